@@ -13,7 +13,10 @@ import pytest
 from conftest import fill
 
 from tests_cli import run
+from toolscout.errors import ConfigError
 from toolscout.scout import Scout
+from toolscout.settings import load_settings
+from toolscout.sources.sandbox.servers import SANDBOX_FILE, read_sandboxes
 
 MAX_LINES = 2
 MAX_LINE_CHARS = 240
@@ -366,6 +369,15 @@ def test_a_source_that_was_never_read_leaves_nothing_behind(here: Path, tmp_path
     failed = run(*home, "add", locator)
     assert failed.exit_code == 1 and max(map(len, failed.stderr.splitlines())) <= MAX_LINE_CHARS
     assert json.loads(run(*home, "list", "--json").stdout) == []
+
+
+def test_a_settings_file_that_cannot_be_read_is_named_once(tmp_path: Path) -> None:
+    for name in ("toolscout.toml", SANDBOX_FILE):
+        (tmp_path / name).mkdir()
+    with pytest.raises(ConfigError, match=r"toolscout\.toml: the settings file cannot be read: Is a directory$"):
+        load_settings(file=tmp_path / "toolscout.toml")
+    with pytest.raises(ConfigError, match=r"\.toml: the sandboxes of servers cannot be read: Is a directory$"):
+        read_sandboxes(tmp_path)
 
 
 def test_a_source_that_was_read_before_stays_when_it_fails(here: Path, tmp_path: Path) -> None:

@@ -317,7 +317,8 @@ def test_a_file_that_only_a_plug_in_may_read_is_refused_with_its_name(office: Pa
 
 def test_a_failure_of_a_plug_in_names_its_file_once(office: Path, tmp_path: Path, scout: Scout) -> None:
     home = ("--home", str(tmp_path / "home"))
-    for locator in ("rows:nope.csv", f"rows:{tmp_path}/nope.csv", "rows:./nope.csv"):
+    (tmp_path / "folder").mkdir()  # a path that exists is made absolute
+    for locator in ("rows:nope.csv", f"rows:{tmp_path}/nope.csv", "rows:./nope.csv", "rows:folder"):
         lines = run(*home, "add", locator).stderr.splitlines()
         assert f"error: {locator}: There is no such file." in lines and "hint: Check the path." in lines
     run(*home, "add", "rows:office.csv")

@@ -57,6 +57,13 @@ def test_arrays_and_values_come_back_and_only_the_owner_reads_them(tmp_path: Pat
     assert check_file(path) is None and list(tmp_path.iterdir()) == [path]
 
 
+def test_a_file_that_cannot_be_written_is_named_once(tmp_path: Path) -> None:
+    (tmp_path / "part").mkdir()
+    with pytest.raises(StoreError, match=r"/part cannot be written: Is a directory$"):
+        write_arrays(tmp_path / "part", ARRAYS, {})
+    assert list(tmp_path.iterdir()) == [tmp_path / "part"]
+
+
 def test_any_reader_of_safetensors_reads_the_arrays(tmp_path: Path) -> None:
     write_arrays(tmp_path / "part", {**ARRAYS, "odd": np.arange(3, dtype=np.uint8)}, {"format": "x/1"})
     loaded = load_file(tmp_path / "part")

@@ -727,7 +727,7 @@ def _read(path: Path, *, required: bool) -> bytes:
             raise ConfigError(f"expected a settings file, found none at {path}") from None
         return b""
     except OSError as error:
-        raise ConfigError(f"{path}: the settings file cannot be read: {error}") from None
+        raise ConfigError(f"{path}: the settings file cannot be read: {error.strerror}") from None
 
 
 def _parse(path: Path, content: bytes) -> dict[str, Any]:

@@ -125,6 +125,22 @@ def test_a_catalogue_cut_to_nothing_is_named_and_read_again_from_its_sources(hom
     assert list(home.glob("catalogue.db.damaged-*"))
 
 
+def test_a_repair_counts_what_is_gone_and_names_a_file_once(tmp_path: Path) -> None:
+    home, kept, lost = tmp_path / "home", tmp_path / "kept.json", tmp_path / "lost.json"
+    for file in (kept, lost):
+        file.write_text(json.dumps([{"name": name, "description": name} for name in ("copy", "move", "print")]))
+        say(home, "add", str(file))
+    kept.write_text(json.dumps([{"name": "copy", "description": "copy"}]))
+    with contextlib.closing(sqlite3.connect(home / "catalogue.db")) as connection, connection:
+        connection.execute("UPDATE tools SET body = x'00' WHERE id = 'kept/copy'")
+    assert "kept: read again: 1 new, 2 gone" in say(home, "doctor", "--repair")
+    lost.unlink()
+    (home / "catalogue.db").write_bytes(b"")
+    assert f"{lost}: it is not read again: expected a readable file, found: No such file or directory" in say(
+        home, "doctor", "--repair"
+    )
+
+
 def test_a_journal_cut_to_nothing_is_named_too(home: Path) -> None:
     (home / "journal.db").write_bytes(b"")
     assert "journal.db: expected a healthy store, found an empty file" in say(home, "search", QUERY)

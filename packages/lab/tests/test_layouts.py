@@ -112,6 +112,13 @@ def test_toolbench_s_tables_become_tools_with_their_parent_and_both_splits(tmp_p
     assert dataset.split("train+dev") == {"1": {"7": 1.0}} and dataset.qrels["test"] == {"2": {"7": 1.0}}
 
 
+def test_a_table_of_toolbench_that_is_not_there_is_named_once(tmp_path: Path) -> None:
+    make_toolbench(tmp_path / "in")
+    (tmp_path / "in" / "train.query.txt").unlink()
+    with pytest.raises(SourceError, match=r"query\.txt: expected a readable file, found: No such file or directory$"):
+        convert(tmp_path / "in", tmp_path / "out")
+
+
 def test_skillret_s_disjoint_skills_become_two_datasets(tmp_path: Path) -> None:
     make_skillret(tmp_path / "in")
     done = cli("lab", "convert", str(tmp_path / "in"), "--out", str(tmp_path / "out"))

@@ -538,5 +538,6 @@ def _load_keys(path: Path, jwks: str) -> PyJWKClient | PyJWKSet:
     try:
         key_set: PyJWKSet = jwt.PyJWKSet.from_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, AttributeError, TypeError, KeyError, jwt.PyJWTError) as error:
-        raise ConfigError(f"{file}: expected a JSON Web Key Set, found something else: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{file}: expected a JSON Web Key Set, found something else: {reason}") from None
     return key_set

@@ -260,7 +260,8 @@ def _read_rows(file: Path, width: int) -> Iterator[list[str]]:
                     raise SourceError(f"{file}, row {number}: expected {width} columns, found {len(row)}")
                 yield row
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SourceError(f"{file}: expected a readable file, found: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise SourceError(f"{file}: expected a readable file, found: {reason}") from None
 
 
 # --- SkillRet ---------------------------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ def write_arrays(path: Path, arrays: Arrays, meta: Mapping[str, object]) -> None
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise StoreError(f"{path} cannot be written: {error}") from error
+        raise StoreError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _split_bytes(array: Array) -> Iterator[memoryview]:

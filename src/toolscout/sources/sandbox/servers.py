@@ -63,7 +63,8 @@ def read_sandboxes(home: Path) -> dict[str, Sandbox]:
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise ConfigError(f"{file}: the sandboxes of servers cannot be read: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{file}: the sandboxes of servers cannot be read: {reason}") from None
     for source, sandbox in sandboxes.items():
         _check_sandbox(f"{file}: [{source}]", sandbox)
     return sandboxes
