@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -144,7 +145,9 @@ def test_a_python_snippet_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     # a program for each takes a second to start
-    exec(compile(code, name, "exec", dont_inherit=True), {"__name__": "__main__"})
+    program = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", program)  # some snippet looks its own functions up
+    exec(compile(code, name, "exec", dont_inherit=True), program.__dict__)
     assert capsys.readouterr().out.strip(), f"{name} shows nothing"
 
 

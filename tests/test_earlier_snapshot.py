@@ -369,7 +369,12 @@ def test_a_second_process_that_fails_costs_nothing(tmp_path: Path, monkeypatch: 
 def test_a_second_process_screens_only_the_catalogue_that_it_was_started_for(tmp_path: Path) -> None:
     fill_home(tmp_path, 0)
     forget_snapshots(tmp_path)
-    request: dict[str, Any] = {"home": str(tmp_path), "pin": True, "stamp": "0123456789abcdef", "preferred": []}
+    request: dict[str, Any] = {
+        "home": str(tmp_path),
+        "requires_approval": True,
+        "stamp": "0123456789abcdef",
+        "preferred": [],
+    }
     with contextlib.closing(Store(tmp_path)) as store:
         generation = store.generation()
     for number, n_values in ((generation, 2), (generation + 1, 0)):

@@ -33,12 +33,12 @@ QUESTIONS = {
     "use/clients.html": ("Claude Code?", "use it with Claude Code", "claude mcp list"),
     "use/frameworks.html": ("Agents SDK?", "OpenAI Agents SDK", "MCPServerStdio"),
     "use/team.html": ("team?", "serve a team", "toolscout gateway --http"),
-    "use/backup.html": ("backup?", "back up the home", ".backup '/backup/$file'"),
+    "use/backup.html": ("backup?", "back up the home", ".backup(sqlite3.connect("),
     "use/sources.html": ("delete a tool?", "delete tool", "toolscout hide"),
-    "use/logging.html": ("what is logged?", "What is logged", "the ids of the tools that were shown"),
-    "use/embedding-models.html": ("own embedding model?", "use my own embedding model", "onnx:"),
-    "use/how-big.html": ("how big?", "how big can it get", "tens of thousands of tools"),
-    "use/compare.html": ("compare?", "how does it compare", "bm25s"),
+    "use/logging.html": ("what is logged?", "What is logged", "ids of the tools shown"),
+    "use/embedding-models.html": ("own embedding model?", "use my own embedding model", "--encoder minilm"),
+    "use/how-big.html": ("how big?", "how big can it get", "tens of thousands on one machine"),
+    "use/compare.html": ("compare?", "how does it compare", "toolscout selftest"),
     "reference/settings.html": ("settings?", "list of settings", "toolscout settings"),
 }
 #: How people ask, in whole sentences and other words than the pages' → the page that answers.

@@ -149,7 +149,7 @@ def test_only_the_caller_who_was_asked_may_answer_and_a_replica_that_ended_is_no
 
     async def body() -> None:
         shared = Handover(questions, run_in_thread)
-        questions.offer("h", handover._mark(ann))
+        questions.offer("h", handover._digest_caller(ann))
         for stranger in (Caller("bob"), Caller("ann", subject="other")):
             with pytest.raises(Unavailable, match="no longer open"):
                 await shared.pass_on("h", stranger, yes)
@@ -192,7 +192,7 @@ def test_a_caller_who_gives_up_at_another_replica_stops_the_work_of_the_one_that
                 async with anyio.create_task_group() as request:
                     request.start_soon(answering.pass_on, "h", ann, ElicitResult(action="accept", content={}))
                     await works.wait()
-                    questions.give_up("h", handover._mark(Caller("bob")))
+                    questions.give_up("h", handover._digest_caller(Caller("bob")))
                     assert questions.renew("h") is not None, "nobody else can give it up"
                     request.cancel_scope.cancel()
 
