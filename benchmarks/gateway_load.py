@@ -52,7 +52,7 @@ KILLED_EVERY_CALLS: Final = 5
 
 
 @dataclass
-class Load:
+class LoadRecord:
     """What has happened so far.
 
     Attributes:
@@ -102,7 +102,7 @@ async def call(client: Client, tool: str, arguments: dict[str, Any]) -> str | No
     return None if result.is_error else str(getattr(result.content[0], "text", ""))
 
 
-async def write_texts(address: str, caller: int, load: Load, ends: float) -> None:
+async def write_texts(address: str, caller: int, load: LoadRecord, ends: float) -> None:
     """Be one caller until the end."""
     async with Client(address) as client:
         number = 0
@@ -117,7 +117,7 @@ async def write_texts(address: str, caller: int, load: Load, ends: float) -> Non
             await asyncio.sleep(random.uniform(0.5, 1.5) * PAUSE_S)
 
 
-async def make_trouble(address: str, tool: str, load: Load, ends: float) -> None:
+async def make_trouble(address: str, tool: str, load: LoadRecord, ends: float) -> None:
     """Call a tool that floods or hangs again and again, while there is trouble."""
     async with Client(address) as client:
         while time.monotonic() < ends:
@@ -126,7 +126,7 @@ async def make_trouble(address: str, tool: str, load: Load, ends: float) -> None
             await asyncio.sleep(0.5)
 
 
-async def kill_server(pid_file: Path, load: Load, ends: float) -> None:
+async def kill_server(pid_file: Path, load: LoadRecord, ends: float) -> None:
     """Kill a server every 20 s, while there is trouble."""
     while time.monotonic() < ends:
         await asyncio.sleep(KILL_EVERY_S)
@@ -136,7 +136,7 @@ async def kill_server(pid_file: Path, load: Load, ends: float) -> None:
                 load.kills += 1
 
 
-async def watch(pid: int, load: Load, ends: float) -> None:
+async def watch(pid: int, load: LoadRecord, ends: float) -> None:
     """Begin and end the trouble every minute, and read the memory of the gateway twice a minute."""
     while time.monotonic() < ends:
         await asyncio.sleep(30)
@@ -160,7 +160,7 @@ async def wait_until_ready(address: str) -> None:
 
 async def run(folder: Path, callers: int, minutes: float) -> dict[str, Any]:
     """Run the load and count."""
-    load = Load()
+    load = LoadRecord()
     with serve(folder) as (address, pid):
         await wait_until_ready(address)
         ends = time.monotonic() + 60 * minutes
@@ -174,7 +174,7 @@ async def run(folder: Path, callers: int, minutes: float) -> dict[str, Any]:
     return summarise(load, folder) | {"callers": callers, "minutes": minutes}
 
 
-def summarise(load: Load, folder: Path) -> dict[str, Any]:
+def summarise(load: LoadRecord, folder: Path) -> dict[str, Any]:
     """Compare the answers with the ledgers."""
     counts: dict[str, Any] = {}
     for name in ("good", "killed"):

@@ -141,7 +141,7 @@ def _report_changes(scout: Scout, changes: Sequence[Changes], notes: Sequence[st
             echo(format_changes(change, n_waiting.get(change.source, 0)))
     if any(change.state != "error" for change in changes) or not changes:
         echo(f"{count_things(sum(source.tools for source in sources), 'tool')} in the catalogue")
-    for sentence in [*notes, *_name_kept_sources(scout, changes), *scout.advice()]:
+    for sentence in [*notes, *_describe_failed_sources(scout, changes), *scout.advice()]:
         echo(escape_line(f"note: {sentence}"))
     for change in changes:
         if change.any:
@@ -149,7 +149,7 @@ def _report_changes(scout: Scout, changes: Sequence[Changes], notes: Sequence[st
     return report_failures(changes)
 
 
-def _name_kept_sources(scout: Scout, changes: Sequence[Changes]) -> list[str]:
+def _describe_failed_sources(scout: Scout, changes: Sequence[Changes]) -> list[str]:
     """Say of sources that could not be read now whether the catalogue has tools of them, and what to do."""
     failed_sources = {change.source for change in changes if change.state == "error"}
     kept_sources = [source for source in scout.sources() if source.name in failed_sources]
