@@ -399,8 +399,18 @@ def test_a_result_from_under_other_defaults_is_measured_again(root: Path) -> Non
     file.write_text(json.dumps(held))
     again = run(job(root), resume=True, say=said.append)
     assert not again.kept and again.result["fitted"][0]["settings"] == first["fitted"][0]["settings"]
-    assert any("defaults have changed: novelty 0.5 (now 1.0)" in line for line in said)
+    assert any("recipe has changed: novelty 0.5 (now 1.0)" in line for line in said)
     assert run(job(root), resume=True).kept
+
+
+def test_a_result_of_an_earlier_revision_is_measured_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    run(job(root))
+    recipe = registry.recipe("neighbours")
+    monkeypatch.setitem(registry.RECIPES, recipe.name, dataclasses.replace(recipe, revision=recipe.revision + 1))
+    again = run(job(root), resume=True, say=said.append)
+    assert not again.kept and again.result["fitted"][0]["revision"] == recipe.revision + 1
+    assert any(f"revision {recipe.revision} (now {recipe.revision + 1})" in line for line in said)
 
 
 def test_every_setting_of_a_fit_is_named_and_of_what_it_goes_on_from() -> None:

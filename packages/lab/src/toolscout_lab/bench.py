@@ -213,12 +213,12 @@ def figures(
 
 
 def _is_current(job: Job, earlier: Record, say: Say) -> bool:
-    """Return whether an earlier result of the job has its rankings and was fitted with the present defaults."""
+    """Return whether an earlier result has its rankings, and its recipe has the same defaults and revision as now."""
     if not job.run_path.exists():
         return False
     changed = find_other_defaults(job.recipe, job.changes, earlier)
     if changed:
-        say(f"{job.dataset.name}: {job.label}: measuring again, because defaults have changed: {_describe(changed)}")
+        say(f"{job.dataset.name}: {job.label}: measuring again, because the recipe has changed: {_describe(changed)}")
     return not changed
 
 

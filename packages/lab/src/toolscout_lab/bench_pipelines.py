@@ -186,13 +186,15 @@ def describe_fits(fits: Sequence[Model]) -> Record:
     """Describe the models of a result, one for each fold.
 
     Returns:
-        `fitted`: for each model its `settings` with their origins, `data`, figures on `dev`, the plain `values` of its
-        manifest (such as the best epoch), and `base`, the model that the fit builds on, if any: recipe, settings, seed,
-        identity, and its own `base`. `dropped_leaks`: training queries left out of all fits.
+        `fitted`: for each model the `revision` of its recipe, its `settings` with their origins, `data`, figures on
+        `dev`, the plain `values` of its manifest (such as the best epoch), and `base`, the model that the fit builds
+        on, if any: recipe, settings, seed, identity, and its own `base`.
+        `dropped_leaks`: training queries left out of all fits.
     """
     return {
         "fitted": [
             {
+                "revision": registry.recipe(model.manifest.recipe).revision,
                 "settings": _describe_settings(model.manifest),
                 "data": model.manifest.data,
                 "dev": model.manifest.metrics,
@@ -208,9 +210,9 @@ def describe_fits(fits: Sequence[Model]) -> Record:
 
 
 def find_other_defaults(recipe: str, changes: Record, result: Record) -> dict[str, tuple[object, object]]:
-    """Find settings of a result's fits that the same job would set differently now.
+    """Find what the same job would do differently now: settings of its fits, and the recipe's revision.
 
-    Old results do not record `base`, so changed defaults of the fits below are not found in them.
+    Old results record neither `base` nor `revision`, so such changes are not found in them.
 
     Args:
         recipe: its name.
@@ -218,14 +220,21 @@ def find_other_defaults(recipe: str, changes: Record, result: Record) -> dict[st
         result: the content of the result file.
 
     Returns:
-        Setting → its value in the result, and its value now.
+        Setting, or "revision" → its value in the result, and its value now.
     """
     if not registry.recipe(recipe).is_fitted or not result.get("fitted"):
         return {}
     recorded = _flatten_settings(result["fitted"][0])
+    changed = {}
+    revision = registry.recipe(recipe).revision
+    fitted_revision = result["fitted"][0].get("revision", revision)
+    if fitted_revision != revision:
+        changed["revision"] = (fitted_revision, revision)
     now = msgspec.json.decode(msgspec.json.encode(resolve_with_base(recipe, changes)))
     fixed = {name: value for name, value in now.items() if value is not None}
-    return {name: (recorded[name], value) for name, value in fixed.items() if recorded.get(name, value) != value}
+    return changed | {
+        name: (recorded[name], value) for name, value in fixed.items() if recorded.get(name, value) != value
+    }
 
 
 def _flatten_settings(fitted: Record) -> Record:
