@@ -103,7 +103,9 @@ class HomeResources:
     def load_encoder(self) -> Encoder:
         """Return the encoder, and load it first if it is given by name."""
         encoder = self.encoder or self.settings.encoder
-        return encoders.load(encoder, self.settings) if isinstance(encoder, str) else encoder
+        if isinstance(encoder, str):
+            return encoders.load(encoder, self.settings)
+        return encoder
 
     def encode_queries(self, encoder: Encoder, texts: Sequence[str]) -> Vectors:
         """Encode queries as `(n, dim)` unit rows. Vectors of an expensive encoder are cached."""
@@ -117,10 +119,11 @@ class HomeResources:
         """
 
         def encode(texts: list[str]) -> Vectors:
-            if self.vectors is not None and not encoder.cheap and not self.embed:
-                missing = self.vectors.missing(encoder.fingerprint, texts)
-                if len(missing) > MAX_TEXTS_EMBEDDED_BY_SEARCH:
-                    raise VectorsMissing(f"{len(missing):,} texts of tools have no vector of {encoder.name} yet")
+            is_limited = not (self.embed or encoder.cheap)
+            if is_limited and self.vectors is not None:
+                n_missing = len(self.vectors.missing(encoder.fingerprint, texts))
+                if n_missing > MAX_TEXTS_EMBEDDED_BY_SEARCH:
+                    raise VectorsMissing(f"{n_missing:,} texts of tools have no vector of {encoder.name} yet")
             return self._encode(encoder, texts, "tool")
 
         return encoders.encode_tools(encode, tools, style)
@@ -128,97 +131,91 @@ class HomeResources:
     def index_tools(self, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> Exact:
         """Return the index over the vectors of the catalogue's tools. It is stored with the catalogue's snapshot.
 
-        Args:
-            catalogue: the tools.
-            encoder: makes the vectors that are missing.
-            style: which text of a tool is encoded, such as `named`; see `encoders.encode_tools`.
+        `style` names the text of a tool that is encoded; see `encoders.encode_tools`.
         """
-        kind = find_index_class(choose_index(len(catalogue), self.settings.index), len(catalogue))
+        index_class = find_index_class(choose_index(len(catalogue), self.settings.index), len(catalogue))
+        key = f"{index_class.key}/{name_space(encoder, style)}"
 
-        def make() -> tuple[Arrays, Mapping[str, object]]:
-            """Build the index. Vectors of unchanged tools come from the earlier index, if the cache was not cleared."""
-            earlier = catalogue.open_earlier(key) if self._has_vectors(encoder) else None
-            index = kind.of(catalogue.ids, self._encode_all(catalogue, encoder, style, earlier))
+        def build() -> tuple[Arrays, Mapping[str, object]]:
+            """Build the index for the file of the snapshot, as arrays and JSON values."""
+            earlier = catalogue.open_earlier(key) if self._may_reuse_vectors(encoder) else None
+            index = index_class.of(catalogue.ids, self._encode_all(catalogue, encoder, style, earlier))
             earlier_arrays = None  # arrays of the earlier index, and the position there of each present tool
             if earlier:
                 snapshot, part = earlier
                 earlier_arrays = part.arrays, snapshot.positions
             # A graph is built in other threads. Meanwhile, this thread indexes the words, which every recipe needs.
-            return index.arrays(functools.partial(index_words, catalogue), earlier_arrays), index.meta
+            prepare_words = functools.partial(index_words, catalogue)
+            return index.arrays(meanwhile=prepare_words, earlier=earlier_arrays), index.meta
 
         def load() -> Exact:
-            part = catalogue.load_part(key, make)
-            return kind.from_arrays(part.arrays, part.meta, catalogue.ids, part.rows)
+            part = catalogue.load_part(key, build)
+            return index_class.from_arrays(part.arrays, part.meta, catalogue.ids, part.rows)
 
-        key = f"{kind.key}/{name_space(encoder, style)}"
         return catalogue.share(key, load)
 
     def _encode_all(
         self, catalogue: Catalogue, encoder: Encoder, style: str, earlier: tuple[EarlierSnapshot, SnapshotPart] | None
     ) -> Vectors:
-        """Return the vectors of all tools of a snapshot, (tools, dim). Tools without an earlier vector are encoded.
-
-        A cheap encoder gets them batch by batch, so that few tools are in memory. Another one gets all at once, because
-        the vector cache makes batches of its own.
-        """
+        """Return the vectors of all tools of a snapshot, (tools, dim). Tools without an earlier vector are encoded."""
         rows = np.empty((len(catalogue), encoder.dim), dtype=np.float32)
-        positions = np.arange(len(catalogue))  # of the tools to encode
+        to_encode = np.arange(len(catalogue))
         if earlier is not None:
             snapshot, part = earlier
-            rows[snapshot.kept_positions] = part.arrays["vectors"][snapshot.positions[snapshot.kept_positions]]
-            positions = snapshot.new_positions
-        start = 0
-        for batch in catalogue.batches(positions, TOOLS_BATCH if encoder.cheap else max(1, len(positions))):
-            rows[positions[start : start + len(batch)]] = self.encode_tools(encoder, batch, style)
-            start += len(batch)
+            kept = snapshot.kept_positions
+            rows[kept] = part.arrays["vectors"][snapshot.positions[kept]]
+            to_encode = snapshot.new_positions
+        # A cheap encoder gets the tools batch by batch, so that few are in memory. The vector cache, which another
+        # encoder goes through, makes batches of its own, so it gets all tools at once.
+        batch_size = TOOLS_BATCH if encoder.cheap else max(1, len(to_encode))
+        n_encoded = 0
+        for batch in catalogue.batches(to_encode, batch_size):
+            positions = to_encode[n_encoded : n_encoded + len(batch)]
+            rows[positions] = self.encode_tools(encoder, batch, style)
+            n_encoded += len(batch)
         return rows
 
     def index_nearest(self, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> VectorIndex:
         """Return the index that the setting `index` names, over the vectors of the catalogue's tools.
 
         Only the search for candidates uses it. What needs the scores of all tools uses `index_tools`, the exact index.
-        A catalogue that is not in a store has no fingerprints, and does not change an engine outside of this process.
 
         Raises:
-            ConfigError: if there is no such index, or it does not hold what was put in.
+            ConfigError: if there is no such index, or if a package's index returns other ids than it was given.
         """
         exact, name = self.index_tools(catalogue, encoder, style), self.settings.index
-        space = name_space(encoder, style, name)
-        engine = find_engine(name)
+        space, engine = name_space(encoder, style, name), find_engine(name)
         if engine is not None:
-            if catalogue.fingerprints is None:
+            if catalogue.fingerprints is None:  # it is not in a store, so it must not change what an engine stores
                 return exact
             snapshot = Snapshot(catalogue.generation, catalogue.ids, catalogue.fingerprints)
-            make = functools.partial(
-                engine.open_index, self.settings, space, snapshot, exact, functools.partial(_weigh_terms, catalogue)
-            )
-            return catalogue.share(f"{name}/{space}", make)
+            weigh = functools.partial(_weigh_terms, catalogue)
+            open_index = functools.partial(engine.open_index, self.settings, space, snapshot, exact, weigh)
+            return catalogue.share(f"{name}/{space}", open_index)
         if name in BUILT_IN_INDEXES or not len(exact.ids):
             return exact
 
-        def make_index() -> VectorIndex:
+        def fill_index() -> VectorIndex:
             index = new_index(name, exact.dim, self.settings)
             index.upsert(exact.ids, exact.vectors)
             if tuple(index.ids) != exact.ids:
                 raise ConfigError(f"index {name}: it does not hold the ids of the tools in ascending order")
             return index
 
-        return catalogue.share(f"{name}/{space}", make_index)
+        return catalogue.share(f"{name}/{space}", fill_index)
 
     def index_nearest_words(
         self, catalogue: Catalogue, encoder: Encoder, style: str = "named", settings: BM25Settings = CODE_SETTINGS
     ) -> BM25 | WordsInEngine:
-        """Return the BM25 index, or an engine that stores the BM25 weights beside the vectors of an encoder.
-
-        An engine stores the weights of `CODE_SETTINGS` only.
-        """
+        """Return the BM25 index, or an engine that stores the BM25 weights beside the vectors of an encoder."""
         nearest = self.index_nearest(catalogue, encoder, style)  # first, because its graph takes longest
         words = index_words(catalogue, settings)
         engine = find_engine(self.settings.index)
+        if engine is None or not engine.searches_words:
+            return words
+        # An engine stores the weights of `CODE_SETTINGS` only, and only for a catalogue in a store.
         is_in_engine = catalogue.fingerprints is not None and settings == CODE_SETTINGS
-        if engine is not None and engine.searches_words and is_in_engine:
-            return engine.search_words(nearest, words)
-        return words
+        return engine.search_words(nearest, words) if is_in_engine else words
 
     def build_recipe(self, name: str, catalogue: Catalogue, model: Path | None = None) -> Stage:
         """Build another recipe over the same resources, up to its ranked hits."""
@@ -228,25 +225,24 @@ class HomeResources:
     def build_base(self, catalogue: Catalogue, model: Model) -> Stage:
         """Build the base of a fitted model: the recipe that finds its candidates.
 
-        If the base is fitted too, its model is inside the model's folder. It gets the encoder that it was fitted on.
+        If the base is fitted too, its own model is in a folder of the model, and it gets the encoder that it was fitted
+        on.
         """
         name, folder = model.manifest.settings["base"].value, model.folder / BASE_FOLDER
         if not folder.exists():
             return self.build_recipe(name, catalogue)
-        resources, fitted_on = self, model_store.read_manifest(folder).encoder
-        if fitted_on is not None:
-            loaded = None if self.encoder is None or isinstance(self.encoder, str) else self.encoder
-            if loaded is None or loaded.fingerprint != fitted_on.fingerprint:
-                resources = dataclasses.replace(self, encoder=fitted_on.name)
-        return resources.build_recipe(name, catalogue, folder)
+        fitted_on = model_store.read_manifest(folder).encoder
+        if fitted_on is None or getattr(self.encoder, "fingerprint", None) == fitted_on.fingerprint:
+            return self.build_recipe(name, catalogue, folder)  # needs no encoder, or the right one is loaded already
+        return dataclasses.replace(self, encoder=fitted_on.name).build_recipe(name, catalogue, folder)
 
     def _encode(self, encoder: Encoder, texts: list[str], kind: encoders.Kind) -> Vectors:
-        """Return the vectors of texts, (texts, dim). Those of an encoder that is not cheap come from the cache."""
+        """Return the vectors of texts, (texts, dim). Vectors of an expensive encoder come from the cache."""
         if encoder.cheap or self.vectors is None:
             return encoder.encode(texts, kind)
-        key = encoder.fingerprint if kind == "tool" else f"{encoder.fingerprint}/{kind}"
+        cache_key = encoder.fingerprint if kind == "tool" else f"{encoder.fingerprint}/{kind}"
         return self.vectors.rows(
-            key,
+            cache_key,
             texts,
             lambda missing: encoder.encode(missing, kind),
             name=encoder.name,
@@ -254,12 +250,12 @@ class HomeResources:
             encode_all=lambda batches: encode_batches(encoder, kind, batches, self.settings),
         )
 
-    def _has_vectors(self, encoder: Encoder) -> bool:
-        """Tell whether vectors may be taken over from the earlier snapshot instead of being encoded.
-
-        Not if the cache has none of an encoder that uses it: then someone has cleared it, and encoding fills it again.
-        """
-        return encoder.cheap or self.vectors is None or self.vectors.has_any(encoder.fingerprint)
+    def _may_reuse_vectors(self, encoder: Encoder) -> bool:
+        """Tell whether vectors may be taken over from the earlier snapshot instead of being encoded."""
+        if encoder.cheap or self.vectors is None:
+            return True
+        # If the cache has no vector of the encoder, someone has cleared it. Encoding all tools fills it again.
+        return self.vectors.has_any(encoder.fingerprint)
 
 
 def _weigh_terms(catalogue: Catalogue, ids: Sequence[str]) -> list[Mapping[str, float]]:
@@ -269,14 +265,15 @@ def _weigh_terms(catalogue: Catalogue, ids: Sequence[str]) -> list[Mapping[str, 
 
 
 def name_space(encoder: Encoder, style: str = "named", index: str = "") -> str:
-    """Return the name of a set of vectors that can be compared: a digest of the encoder and of how a tool becomes text.
+    """Name the vectors that can be compared with each other, by a digest of the encoder and of how a tool becomes text.
 
-    If `index` names an engine that searches words too, the digest also reads the BM25 settings, because such an engine
-    stores the weights of BM25 beside the vectors.
+    `index` is the name of an index, which may be an engine.
     """
+    parts = [encoder.fingerprint, style]
     engine = find_engine(index) if index else None
-    words = [CODE_SETTINGS.fingerprint] if engine is not None and engine.searches_words else []
-    return digest("dense/3", [encoder.fingerprint, style, *words])
+    if engine is not None and engine.searches_words:
+        parts.append(CODE_SETTINGS.fingerprint)  # such an engine stores the weights of BM25 beside the vectors
+    return digest("dense/3", parts)
 
 
 class BuildRecipe(Protocol):
@@ -305,8 +302,7 @@ def index_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) ->
         index = BM25.build_batches(batches, settings, ids=catalogue.ids, earlier=earlier)
         assert index.counts is not None
         counts = index.counts.arrays()
-        # Called only to store the counts, from which the index of the next snapshot is built: `load_part` builds and
-        # stores a part that is missing. Its result is not needed here.
+        # `load_part` stores a part that is missing. The index of the next snapshot is built from these counts.
         catalogue.load_part(counts_key, lambda: (counts, {}))
         return index.arrays(), index.meta
 
@@ -321,7 +317,7 @@ def index_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) ->
 def expand_words(
     catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS, weight: float = EVERYDAY_WEIGHT
 ) -> ExpandedWords:
-    """Return the BM25 index that also searches for the words that everyday phrases add. One is shared by all users."""
+    """Return the BM25 index that also searches for the words that everyday phrases in a query add."""
     key = f"expanded/{settings.fingerprint}/{weight}"
     return catalogue.share(key, lambda: ExpandedWords(index_words(catalogue, settings), load_thesaurus, weight))
 
@@ -330,14 +326,13 @@ def _load_shared_parameters(catalogue: Catalogue) -> dict[str, list[str]]:
     """Return source → the parameters that most of its tools have. The index leaves their words out."""
 
     def find() -> bytes:
-        """Find the parameters that the tools of new and changed sources share, and add those of the other sources."""
+        """Find the shared parameters of new and changed sources. Those of unchanged sources are taken over."""
         encoded, positions = catalogue.load_earlier_value(SHARED_PARAMETERS_FORMAT)
         shared = find_shared_parameters(itertools.chain.from_iterable(catalogue.batches(positions)))
         if encoded is not None and catalogue.earlier is not None:
             earlier = msgspec.json.decode(encoded, type=dict[str, list[str]])
-            shared |= {
-                source: names for source, names in earlier.items() if source in catalogue.earlier.unchanged_sources
-            }
+            unchanged = catalogue.earlier.unchanged_sources
+            shared |= {source: names for source, names in earlier.items() if source in unchanged}
         return msgspec.json.encode(shared, order="sorted")
 
     encoded = catalogue.load_or_build(SHARED_PARAMETERS_FORMAT, find)
@@ -347,15 +342,13 @@ def _load_shared_parameters(catalogue: Catalogue) -> dict[str, list[str]]:
 def _open_earlier_terms(
     catalogue: Catalogue, key: str, counts_key: str, shared: Mapping[str, list[str]]
 ) -> EarlierTerms | None:
-    """Return the terms of the earlier snapshot's tools, with the positions of those that have not changed.
-
-    None: nothing can be taken over.
+    """Return the terms of the tools that have not changed since the earlier snapshot; None if it stored no terms.
 
     Args:
         catalogue: the snapshot.
         key: key of the index.
         counts_key: key of its counts.
-        shared: source → the parameters that are left out. If they have changed, all tools of the source are read again.
+        shared: source → the parameters that the index leaves out.
     """
     index, counts = catalogue.open_earlier(key), catalogue.open_earlier(counts_key)
     if index is None or counts is None:
@@ -363,10 +356,11 @@ def _open_earlier_terms(
     (earlier, index_part), (_, counts_part) = index, counts
     encoded = earlier.load_value(SHARED_PARAMETERS_FORMAT)
     earlier_shared = msgspec.json.decode(encoded, type=dict[str, list[str]]) if encoded else {}
+    # If the index now leaves out other parameters of a source, all tools of that source are read again.
     sources = {*shared, *earlier_shared}
     changed = {source for source in sources if shared.get(source) != earlier_shared.get(source)}
     is_changed = np.fromiter((id.partition("/")[0] in changed for id in catalogue.ids), np.bool_, len(catalogue.ids))
-    places = np.where(is_changed, -1, earlier.positions)  # -1: nothing is taken over
+    places = np.where(is_changed, -1, earlier.positions)  # -1: read the tool again
     vocabulary = Strings.from_arrays(index_part.arrays, "vocabulary")
     return EarlierTerms(places, vocabulary, index_part.arrays, TermCounts.from_arrays(counts_part.arrays))
 
