@@ -107,9 +107,7 @@ class Stage:
     def explain(self, search: Answer, tool_id: str) -> Explanation | None:
         """Return the exact rank of `tool_id` in this stage, also beyond k; None if the stage does not rank it.
 
-        Args:
-            search: the search as the previous stage left it.
-            tool_id: the tool.
+        `search` is as the previous stage left it.
         """
         return None
 
@@ -159,10 +157,11 @@ class Pipeline(Stage):
         """Return each stage's explanation in `parts`; rank and score are those of the last stage that ranks."""
         parts: list[Explanation] = []
         for number, stage in enumerate(self.stages, 1):
-            if (part := stage.explain(search, tool_id)) is not None:
+            part = stage.explain(search, tool_id)
+            if part is not None:
                 parts.append(part)
             if number < len(self.stages):
-                [search] = stage([search])  # as the next stage gets it
+                [search] = stage([search])  # the input of the next stage
         if not parts:
             return None
         last = parts[-1]
@@ -287,13 +286,13 @@ class Retrieve(Stage):
         texts = [self.wording(search) for search in searches]
         masks = [self._mask(search) for search in searches]
         k = max(self.depth, *(search.k for search in searches))  # the index has one k for a batch
-        results = self.index.search(self.encode(texts) if self.encode else texts, k, masks)
-        return [
-            msgspec.structs.replace(
-                search, hits=tuple([Hit(id, score, self.label) for id, score in zip(ids, scores.tolist(), strict=True)])
-            )
-            for search, ids, scores in zip(searches, *results, strict=True)
-        ]
+        queries = self.encode(texts) if self.encode else texts
+        all_ids, all_scores = self.index.search(queries, k, masks)
+        results = []
+        for search, ids, scores in zip(searches, all_ids, all_scores, strict=True):
+            hits = tuple([Hit(id, score, self.label) for id, score in zip(ids, scores.tolist(), strict=True)])
+            results.append(msgspec.structs.replace(search, hits=hits))
+        return results
 
     def _mask(self, search: Answer) -> Mask | None:
         """Return the mask for what a search may see; None: it may see everything."""
@@ -417,16 +416,15 @@ class Fuse(Stage):
                 why[hit.id] = f"{why[hit.id]} + {hit.why}" if hit.id in why else hit.why
         # The same order as by `order`, which would take longer: highest score first, ties by tool id.
         ranked = sorted([(-float(score), tool_id) for tool_id, score in scores.items()])
-        hits = tuple([Hit(tool_id, -negated, why[tool_id]) for negated, tool_id in ranked])
-        trace = tuple(entry for result in results for entry in result.trace[len(search.trace) :])
-        return msgspec.structs.replace(search, hits=hits, trace=(*search.trace, *trace))
+        hits = tuple([Hit(tool_id, -negated_score, why[tool_id]) for negated_score, tool_id in ranked])
+        n_before = len(search.trace)  # entries of earlier stages, which the trace of every branch begins with
+        branch_entries = [entry for result in results for entry in result.trace[n_before:]]
+        return msgspec.structs.replace(search, hits=hits, trace=(*search.trace, *branch_entries))
 
     def explain(self, search: Answer, tool_id: str) -> Explanation | None:
-        """Return rank and score among the fused candidates, and each branch's explanation.
-
-        Rank and score of a tool that is no candidate are None.
-        """
-        parts = tuple(part for branch in self.branches if (part := branch.explain(search, tool_id)) is not None)
+        """Return the tool's rank and score, None if it is no candidate, and each branch's explanation."""
+        explanations = [branch.explain(search, tool_id) for branch in self.branches]
+        parts = tuple(part for part in explanations if part is not None)
         [fused] = self.run([search])
         for rank, hit in enumerate(fused.hits, 1):
             if hit.id == tool_id:
@@ -481,14 +479,13 @@ class Rerank(Stage):
         return sum(self.label in hit.why.split(", ") for hit in search.hits)
 
     def _reorder(self, search: Answer, head: tuple[Hit, ...], scores: Sequence[float]) -> tuple[Hit, ...]:
-        """Order the scored hits by score. The others follow in the old order, with scores just below the last.
+        """Order the scored hits by score. The others follow in the old order, with scores just below the lowest.
 
-        Args:
-            search: with all hits.
-            head: the first hits, which the scorer got.
-            scores: of the first hits of the head: of all, unless the search has a deadline.
+        `head` are the hits that the scorer got, and `scores` are the scores of the first of them.
         """
-        if len(scores) != len(head) and (search.deadline is None or len(scores) > len(head)):
+        is_complete = len(scores) == len(head)
+        is_cut_off = search.deadline is not None and len(scores) < len(head)
+        if not is_complete and not is_cut_off:
             raise PipelineError(f"{self.name}: expected {len(head)} scores, found {len(scores)}")
         ranked = order(
             Hit(hit.id, float(score), f"{hit.why}, {self.label}") for hit, score in zip(head, scores, strict=False)
@@ -503,7 +500,7 @@ class Rerank(Stage):
 class Cut(Stage):
     """Keeps at most k hits, and none with a score below the floor.
 
-    A search with an `aim`, a coverage that is enough, keeps only the hits that it needs to reach it.
+    A search may have an `aim`: a coverage that is enough. It keeps only the hits that it needs for this coverage.
     """
 
     reads = frozenset({"query", "hits"})
@@ -516,10 +513,13 @@ class Cut(Stage):
     def run(self, searches: Sequence[Answer]) -> list[Answer]:
         results = []
         for search in searches:
-            hits = search.hits if self.floor is None else tuple(hit for hit in search.hits if hit.score >= self.floor)
-            hits, coverage = end_answer(hits[: search.k if self.k is None else self.k], search.aim)
-            shown = None if search.aim is None else coverage  # it is too uncertain to be shown where it decides nothing
-            results.append(msgspec.structs.replace(search, hits=hits, coverage=shown))
+            hits, k = search.hits, search.k if self.k is None else self.k
+            if self.floor is not None:
+                hits = tuple(hit for hit in hits if hit.score >= self.floor)
+            hits, coverage = end_answer(hits[:k], search.aim)
+            # The estimate is uncertain, so it is shown only if it decided how many hits there are.
+            shown_coverage = None if search.aim is None else coverage
+            results.append(msgspec.structs.replace(search, hits=hits, coverage=shown_coverage))
         return results
 
 
@@ -542,10 +542,7 @@ class Verdict(NamedTuple):
 
 
 class Decide(Stage):
-    """Decides from need and hits whether to answer, to answer with low confidence, or to abstain and drop the hits.
-
-    A request with several steps is answered without a verdict if a tool fits one of them.
-    """
+    """Decides from need and hits whether to answer, to answer with low confidence, or to abstain and drop the hits."""
 
     reads = frozenset({"query", "hits"})
     writes = frozenset({"hits", "weak", "doubt", "need", "kind", "reason", "coverage"})
@@ -562,34 +559,37 @@ class Decide(Stage):
         Args:
             why_empty: a search without hits → one sentence that says why.
             judge: a batch → a verdict each, or None if it cannot judge a search; see `search.abstain.decision`.
-            refuse: the setting. Whether a search that seems to need no tool, or none of these, gets no hits. Otherwise
-                its hits stay, with the reason in `doubt`, unless the verdict is sure.
+            refuse: the setting. Whether a search loses its hits if the verdict is to abstain. If it is off, only a sure
+                verdict drops them.
         """
         self.why_empty, self.judge, self.refuse = why_empty, judge, refuse
 
     def run(self, searches: Sequence[Answer]) -> list[Answer]:
-        to_judge = [search for search in searches if not search.serves_a_step]
-        verdicts = iter(self.judge(to_judge) if self.judge else [None] * len(to_judge))
-        return [self._decide(search, None if search.serves_a_step else next(verdicts)) for search in searches]
+        if self.judge is None:
+            return [self._decide(search, None) for search in searches]
+        # A request with several steps is answered without a verdict if a tool fits one of them.
+        to_judge = [number for number, search in enumerate(searches) if not search.serves_a_step]
+        verdicts = dict(zip(to_judge, self.judge([searches[number] for number in to_judge]), strict=True))
+        return [self._decide(search, verdicts.get(number)) for number, search in enumerate(searches)]
 
     def _decide(self, search: Answer, verdict: Verdict | None) -> Answer:
-        """Set the kind, the reason and the doubt of one search.
-
-        A verdict to abstain moves the hits to `weak` if it is sure, or if the setting `refuse` is on. Otherwise the
-        hits stay, and only the doubt says why they may be wrong.
-        """
+        """Set the kind, the reason and the doubt of one search."""
         if verdict is not None and search.need is None:
             search = msgspec.structs.replace(search, need=verdict.need)
         if verdict is not None and verdict.kind is not None:
-            reason = f"{search.reason.rstrip('.')}. {verdict.reason}" if search.reason else verdict.reason
-            if search.hits and not (self.refuse or verdict.is_sure):
-                return msgspec.structs.replace(search, kind="tools", reason=reason, doubt=verdict.reason)
-            dropped = {"hits": (), "weak": search.hits, "doubt": verdict.reason, "coverage": None}
-            return msgspec.structs.replace(search, kind=verdict.kind, reason=reason, **dropped)
+            return self._abstain(search, verdict)
         if search.hits:
             return msgspec.structs.replace(search, kind="tools")
         reason = search.reason or (self.why_empty(search) if self.why_empty else "No tool matches the query.")
         return msgspec.structs.replace(search, kind="no_tool_fits", reason=reason)
+
+    def _abstain(self, search: Answer, verdict: Verdict) -> Answer:
+        """Move the hits to `weak`; or keep them, with the doubt, if the verdict is not sure and `refuse` is off."""
+        reason = f"{search.reason.rstrip('.')}. {verdict.reason}" if search.reason else verdict.reason
+        search = msgspec.structs.replace(search, reason=reason, doubt=verdict.reason)
+        if search.hits and not (self.refuse or verdict.is_sure):
+            return msgspec.structs.replace(search, kind="tools")
+        return msgspec.structs.replace(search, kind=verdict.kind, hits=(), weak=search.hits, coverage=None)
 
     def note(self, search: Answer) -> str:
         return "" if search.need is None else f"need {search.need:.2f}"
