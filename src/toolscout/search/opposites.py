@@ -90,26 +90,28 @@ class OrderActions(Stage):
         key = f"{ACTIONS_FORMAT}/{digest('verbs/1', [sorted(get_cues()), sorted(_read_pairs())])}"
         encoded = catalogue.load_or_build(key, lambda: msgspec.json.encode(find_families(catalogue, key)))
         self._families = msgspec.json.decode(encoded, type=list[Family])
-        self._of_tool: defaultdict[str, list[int]] = defaultdict(list)  # tool → numbers of its families
+        self._numbers_of: defaultdict[str, list[int]] = defaultdict(list)  # tool → numbers of its families
         for number, siblings in enumerate(self._families):
             for tool_id in siblings:
-                self._of_tool[tool_id].append(number)
+                self._numbers_of[tool_id].append(number)
 
     def run(self, searches: Sequence[Answer]) -> list[Answer]:
-        """Return the searches with opposite siblings in the order that each request asks for."""
+        """Put the siblings of each search into the order that its request asks for."""
         return [self._reorder(search) for search in searches] if self._families else list(searches)
 
     def _reorder(self, search: Answer) -> Answer:
         """Swap siblings among the hits, in families with at least two hits, one of them among the first."""
-        text, hits, of_tool = search.query[:MAX_READ_CHARS], list(search.hits), self._of_tool
-        first = {number for hit in hits[: max(search.k, MIN_HEAD)] for number in of_tool.get(hit.id, ())}
+        text, hits = search.query[:MAX_READ_CHARS], list(search.hits)
+        first_hits = hits[: max(search.k, MIN_HEAD)]
+        families = {number for hit in first_hits for number in self._numbers_of.get(hit.id, ())}
+        if not families:
+            return search
         places_by_family: defaultdict[int, list[int]] = defaultdict(list)
-        for place, hit in enumerate(hits) if first else ():
-            for number in first.intersection(of_tool.get(hit.id, ())):
+        for place, hit in enumerate(hits):
+            for number in families.intersection(self._numbers_of.get(hit.id, ())):
                 places_by_family[number].append(place)
         contested = [(number, places) for number, places in places_by_family.items() if len(places) > 1]
-        # A text with more words than `MAX_READ_WORDS` has more characters too, which are counted sooner.
-        if not contested or (len(text) > MAX_READ_WORDS and has_more_words(text, MAX_READ_WORDS)):
+        if not contested or has_more_words(text, MAX_READ_WORDS):
             return search
         evidence = ActionEvidence(text)
         swaps = [evidence.swap_siblings(hits, places, self._families[number]) for number, places in contested]
@@ -123,8 +125,9 @@ class OrderActions(Stage):
         before, after = search.ids.index(tool_id), result.ids.index(tool_id)
         if before == after:
             return None
-        moves_up = f"{before + 1} before; the request's words ask for its action"
-        note = moves_up if after < before else f"the request asks for the action of {search.ids[after]}"
+        note = f"the request asks for the action of {search.ids[after]}"
+        if after < before:
+            note = f"{before + 1} before; the request's words ask for its action"
         return Explanation(self.name, after + 1, result.hits[after].score, note)
 
     def note(self, search: Answer) -> str:
@@ -143,11 +146,12 @@ def find_families(catalogue: Catalogue, key: str) -> list[Family]:
     """
     encoded, positions = catalogue.load_earlier_value(key)
     changed = range(len(catalogue)) if positions is None else positions.tolist()
-    readings = {catalogue.ids[position]: list(_split_name(catalogue.names[position])) for position in changed}
-    by_rest: defaultdict[tuple[str, ...], Family] = defaultdict(dict)
-    for tool in catalogue.tools(sorted(tool_id for tool_id, pairs in readings.items() if pairs)):
-        for verb, rest in readings[tool.id]:
-            by_rest[(tool.source, tool.path[0] if tool.path else "", *rest)][tool.id] = verb
+    splits = {catalogue.ids[position]: list(_split_name(catalogue.names[position])) for position in changed}
+    by_rest: defaultdict[tuple[str, ...], Family] = defaultdict(dict)  # (source, folder, rest of the name) → family
+    for tool in catalogue.tools(sorted(tool_id for tool_id, verbs in splits.items() if verbs)):
+        folder = tool.path[0] if tool.path else ""
+        for verb, rest in splits[tool.id]:
+            by_rest[(tool.source, folder, *rest)][tool.id] = verb
     families = [family for family in by_rest.values() if _has_opposites(family)]
     if encoded is not None and catalogue.earlier is not None:
         earlier = msgspec.json.decode(encoded, type=list[Family])
@@ -164,18 +168,19 @@ def _has_opposites(family: Family) -> bool:
 
 
 def _split_name(name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each verb of a tool's name with the rest: what stands before the last dot, and the other words.
+    """Yield each verb of a tool's name, with the rest of the name in a form that is equal for siblings.
 
-    Words that only join others are left out. The words are in alphabetical order, without the `s` of a plural.
+    This is the text before the last dot, and then the other words in alphabetical order, without the `s` of a plural.
+    Words that only join others, such as "to", are left out.
     """
-    path, _, name = name.rpartition(".")
+    prefix, _, name = name.rpartition(".")
     words = _NAME_WORD.findall(split_identifiers(name).lower())
     for start in range(len(words)):
         for end in range(start + 1, min(start + MAX_VERB_WORDS, len(words)) + 1):
             verb = find_verb("_".join(words[start:end])) or find_verb("".join(words[start:end]))
             if verb is not None:
                 others = [word.rstrip("s") for word in (*words[:start], *words[end:]) if word not in JOINING_WORDS]
-                yield verb, (path, *sorted(others))
+                yield verb, (prefix, *sorted(others))
 
 
 @functools.lru_cache(maxsize=MAX_CACHED_PATTERNS)
@@ -211,10 +216,11 @@ class RequestStems(NamedTuple):
     stems: frozenset[str]
 
     def negates(self, cue: re.Match[str]) -> bool:
-        """Tell whether a negation stands before a cue or between its words."""
+        """Tell whether a negation is right before a cue or between its words."""
         if self.stems.isdisjoint(NEGATING_STEMS):
             return False
-        return bool(_NEGATION.search(self.text, 0, cue.start()) or _INNER_NEGATION.search(cue[0]))
+        text_before = self.text[: cue.start()]
+        return bool(_NEGATION.search(text_before) or _INNER_NEGATION.search(cue[0]))
 
 
 def read_request(text: str) -> RequestStems:
@@ -231,89 +237,99 @@ def join_reversed_verbs(text: str) -> str:
     If no verb has the opposite meaning, "stop saving" becomes "stop not saving", so that "save" is negated.
     """
 
+    def drop_hyphen(match: re.Match[str]) -> str:
+        return "un" if find_verb(f"un{match[1].lower()}") else match[0]
+
     def reverse(match: re.Match[str]) -> str:
-        verb = find_verb(match[2].lower())
+        stop, verb_form = match[1], match[2].lower()
+        verb = find_verb(verb_form)
         if verb is None:
             return match[0]
-        return f"{match[1]} {'un' if f'un{verb}' in get_cues() else 'not '}{match[2].lower()}"
+        prefix = "un" if f"un{verb}" in get_cues() else "not "
+        return f"{stop} {prefix}{verb_form}"
 
-    joined = _HYPHENATED.sub(lambda match: "un" if find_verb(f"un{match[1].lower()}") else match[0], text)
-    return _STOPPING.sub(reverse, joined)
+    return _STOPPING.sub(reverse, _HYPHENATED.sub(drop_hyphen, text))
 
 
 def find_states(text: str) -> frozenset[str]:
-    """Return the verbs that a question has as adjectives: "any open tickets?" reads and opens nothing.
-
-    A verb behind someone who acts is none: "which ticket should I close?". Verbs such as "show" are no states either.
-    """
+    """Return the verbs that a question uses as adjectives: "any open tickets?" asks for a state, and opens nothing."""
     if not _ASKING.match(text):
         return frozenset()
     words = _NAME_WORD.findall(text.lower())
     verbs = [(find_verb(word), word_before) for word_before, word in itertools.pairwise(words)]
+    # In "which ticket should I close?" somebody acts, so "close" is no state.
     acting = {verb for verb, word_before in verbs if word_before in DOERS}
     return frozenset(verb for verb, _ in verbs if verb and verb not in READING_VERBS) - acting
 
 
 def has_more_words(text: str, limit: int) -> bool:
-    """Tell whether a text has more words than the limit. A quotation counts as one."""
-    return len(text.split()) > limit and len(QUOTATION.sub(f" {NAMED_THING} ", text).split()) > limit
+    """Tell whether a text has more words than the limit. A quotation counts as one word."""
+    if len(text.split()) <= limit:  # most texts are short, and need not be searched for quotations
+        return False
+    return len(QUOTATION.sub(f" {NAMED_THING} ", text).split()) > limit
 
 
 class _Cue(NamedTuple):
-    """The stems of a cue, its weight, and whether it contains a negation itself."""
+    """The stems of a cue, its weight, and whether it contains a negation itself, as "no longer" does."""
 
     stems: tuple[str, ...]
     weight: float
-    is_negated: bool
+    has_negation: bool
 
 
 class ActionCues:
     """The cues of one verb or of one effect."""
 
     def __init__(self, verb: str, cues: frozenset[str]) -> None:
-        """Take the cues, which are read at their first use. `verb`: empty for an effect, which is no word itself."""
+        """Take the cues of a verb. `verb` is empty for the cues of an effect, which has no word of its own."""
         self._verb, self._cues = verb.replace("_", " "), cues
 
     @functools.cached_property
     def _literal(self) -> tuple[str, ...]:
         """Stems of the verb itself; none for the commonest verbs ("get"), which are in requests of all kinds."""
-        return list_stems_in_order(self._verb) if self._verb and self._verb not in COMMON_VERBS else ()
+        return () if self._verb in COMMON_VERBS else list_stems_in_order(self._verb)
 
     @functools.cached_property
     def _by_first_stem(self) -> dict[str, list[_Cue]]:
-        """The cues and the verb itself by their first stem. A cue weighs its number of words; an ending more."""
-        weights = {cue: ENDING_WEIGHT if cue in ENDINGS else float(cue.count(" ") + 1) for cue in self._cues}
+        """The cues, and the verb itself, by their first stem. Of cues with the same stems, the heaviest counts."""
+        weights = {cue: float(len(cue.split(" "))) for cue in self._cues}
+        weights |= dict.fromkeys(self._cues & ENDINGS, ENDING_WEIGHT)
         if self._verb:
             weights[self._verb] = 1.0 if self._verb in COMMON_VERBS else LITERAL_WEIGHT
-        cues: dict[tuple[str, ...], _Cue] = {}  # cues with the same stems count once
-        for text, weight in weights.items():
+        by_stems: dict[tuple[str, ...], _Cue] = {}
+        for text in sorted(weights, key=weights.__getitem__):  # so the heaviest cue replaces the others
             stems = list_stems_in_order(text)
-            weight = max(weight, cues[stems].weight if stems in cues else 0.0)
-            cues[stems] = _Cue(stems, weight, bool(_NEGATED_CUE.search(text)))
-        by_first: defaultdict[str, list[_Cue]] = defaultdict(list)
-        for cue in cues.values():
-            by_first[cue.stems[0]].append(cue)
-        return by_first
+            by_stems[stems] = _Cue(stems, weights[text], bool(_NEGATED_CUE.search(text)))
+        by_first_stem: defaultdict[str, list[_Cue]] = defaultdict(list)
+        for stems, cue in by_stems.items():
+            by_first_stem[stems[0]].append(cue)
+        return by_first_stem
 
     def is_literally_in(self, request: RequestStems) -> bool:
         """Tell whether the verb itself is in a request."""
-        if not self._literal or not request.stems.issuperset(self._literal):  # the pattern takes longer
-            return False
-        return bool(_compile_cue(self._literal).search(request.text))
+        return bool(self._literal) and _find_stems(self._literal, request) is not None
 
     def weigh(self, request: RequestStems) -> VerbEvidence:
-        """Return how strongly a request asks for what the verb does, and how strongly it forbids it.
-
-        A cue that contains a negation itself ("no longer") is not turned around by it.
-        """
+        """Return how strongly a request asks for what the verb does, and how strongly it forbids it."""
         weight = against = 0.0
-        for cue in (cue for first in self._by_first_stem.keys() & request.stems for cue in self._by_first_stem[first]):
-            match = _compile_cue(cue.stems).search(request.text) if request.stems.issuperset(cue.stems) else None
-            if match is not None and not cue.is_negated and request.negates(match):
-                against += cue.weight
-            elif match is not None:
-                weight += cue.weight
+        for first_stem in self._by_first_stem.keys() & request.stems:
+            for cue in self._by_first_stem[first_stem]:
+                match = _find_stems(cue.stems, request)
+                if match is None:
+                    continue
+                # In "no longer", the negation is part of the cue, and does not turn it around.
+                if not cue.has_negation and request.negates(match):
+                    against += cue.weight
+                else:
+                    weight += cue.weight
         return VerbEvidence(weight, against)
+
+
+def _find_stems(stems: tuple[str, ...], request: RequestStems) -> re.Match[str] | None:
+    """Find the stems of a cue in one clause of a request."""
+    if not request.stems.issuperset(stems):  # this takes less time than a search with the pattern
+        return None
+    return _compile_cue(stems).search(request.text)
 
 
 @functools.lru_cache(maxsize=MAX_CACHED_PATTERNS)
@@ -322,12 +338,15 @@ def _compile_cue(stems: tuple[str, ...]) -> re.Pattern[str]:
 
     Between two stems there may be `MAX_GAP` others; before a particle that ends the clause ("turn … off"), any number.
     """
-    gap = rf"(?: [^\s{CLAUSE_END}]+)"  # one other stem
-    *start, last = map(re.escape, stems)
-    end = rf"{gap}{{0,{MAX_GAP}}} {last}(?!\S)" if start else rf"{last}(?!\S)"
-    if start and stems[-1] in CLOSING_PARTICLES:
-        end = rf"(?:{end}|{gap}* {last}(?= \{CLAUSE_END}|\Z))"
-    return re.compile(r"(?<!\S)" + rf"{gap}{{0,{MAX_GAP}}} ".join(start) + end)
+    *first_stems, last_stem = [re.escape(stem) for stem in stems]
+    if not first_stems:
+        return re.compile(rf"(?<!\S){last_stem}(?!\S)")
+    other_stem = rf"(?: [^\s{CLAUSE_END}]+)"
+    gap = rf"{other_stem}{{0,{MAX_GAP}}} "
+    ending = rf"{gap}{last_stem}(?!\S)"
+    if stems[-1] in CLOSING_PARTICLES:
+        ending = rf"(?:{ending}|{other_stem}* {last_stem}(?= \{CLAUSE_END}|\Z))"
+    return re.compile(r"(?<!\S)" + gap.join(first_stems) + ending)
 
 
 class ActionEvidence:
@@ -336,60 +355,55 @@ class ActionEvidence:
     def __init__(self, text: str) -> None:
         """Read the request, and weigh the cues of effects, such as "no longer"."""
         text = join_reversed_verbs(text)
-        self._text, self._request, self._states = text, read_request(text), find_states(text)
+        self._text, self._request = text, read_request(text)
+        self._states = find_states(text)
         self._effects = {effect: cues.weigh(self._request) for effect, cues in get_effect_cues().items()}
-        self._weighed: dict[str, tuple[bool, VerbEvidence]] = {}  # verb → (whether it is in the request, evidence)
+        self._verbs: dict[str, tuple[bool, VerbEvidence]] = {}  # cache of `_weigh`
 
     def swap_siblings(self, hits: list[Hit], family_places: Sequence[int], verbs: Family) -> bool:
-        """Swap tools such as `add_label` and `remove_label` if the request asks for the action of the lower one.
-
-        A family is the tools of one source whose names differ only by their verbs. Two tools of a family swap only if
-        their verbs are opposites and the evidence differs by `MIN_LEAD`. The scores stay at their places.
-
-        A sibling that reads also comes before one that would change a state which the request only reads.
+        """Swap siblings such as `add_label` and `remove_label` if the request asks for the action of the lower one.
 
         Args:
-            hits: changed in place.
-            family_places: indices into `hits` at which the tools of the family were, ascending. If another family has
-                moved one of them, it is left out.
-            verbs: tool id → verb, of the whole family.
+            hits: changed in place. Each place keeps its score.
+            family_places: indices into `hits` at which the tools of the family were, ascending.
+            verbs: the family, tool id → verb.
 
         Returns:
-            Whether any tools were swapped.
+            Whether any were swapped.
         """
-        places = [place for place in family_places if hits[place].id in verbs]
-        moved = False
-        for _ in places:  # a swap may bring two others into the wrong order
+        places = [place for place in family_places if hits[place].id in verbs]  # another family may have moved a tool
+        any_swapped = False
+        for _ in places:  # a swap may bring two others into the wrong order, so all pairs are compared again
             swapped = False
-            for left, right in itertools.combinations(places, 2):
-                front, behind = verbs[hits[left].id], verbs[hits[right].id]
-                asked = are_opposites(front, behind) and self.prefers(behind, front)
-                if asked or (behind in READING_VERBS and self._changes_state(front)):
-                    higher, lower = hits[left], hits[right]
-                    hits[left], hits[right] = _move(lower, higher.score), _move(higher, lower.score)
-                    swapped = moved = True
+            for upper, lower in itertools.combinations(places, 2):
+                front, behind = hits[upper], hits[lower]
+                if self._puts_first(verbs[behind.id], verbs[front.id]):
+                    hits[upper], hits[lower] = _move(behind, front.score), _move(front, behind.score)
+                    swapped = any_swapped = True
             if not swapped:
                 break
-        return moved
+        return any_swapped
+
+    def _puts_first(self, behind: str, front: str) -> bool:
+        """Tell whether a sibling that does `behind` belongs before one that does `front`."""
+        if are_opposites(front, behind) and self.prefers(behind, front):
+            return True
+        return behind in READING_VERBS and self._changes_state(front)  # the request only reads that state
 
     def prefers(self, behind: str, front: str) -> bool:
-        """Tell whether the evidence puts a tool that does `behind` before one that does `front`, its opposite.
-
-        If `front` itself is in the request, its tool stays before, unless it is negated, or `behind` is made from it.
-        So "stop following her" means `unfollow`. If one verb is made from the other, "follow" is part of both. Then it
-        counts for neither, if enough else asks for the longer verb.
-        """
+        """Tell whether the request asks for `behind` rather than for its opposite `front`."""
         (has_front, front_evidence), (has_behind, behind_evidence) = self._weigh(front), self._weigh(behind)
-        for_front = front_evidence.weight + self._weigh_negation(behind_evidence)
-        for_behind = behind_evidence.weight + self._weigh_negation(front_evidence)
-        for_front += self._weigh_effect(front, behind)
-        for_behind += self._weigh_effect(behind, front)
+        for_front = front_evidence.weight + self._weigh_negation(behind_evidence) + self._weigh_effect(front, behind)
+        for_behind = behind_evidence.weight + self._weigh_negation(front_evidence) + self._weigh_effect(behind, front)
+        # The word "follow" is a part of "unfollow". If enough other evidence asks for `unfollow`, the word does not
+        # count for `follow`.
         if behind.endswith(front):  # `unfollow` behind `follow`
-            for_front -= LITERAL_WEIGHT if has_front and for_behind >= MIN_DERIVED_EVIDENCE else 0.0
+            if has_front and for_behind >= MIN_DERIVED_EVIDENCE:
+                for_front -= LITERAL_WEIGHT
         elif has_front and not front_evidence.against:
-            return False
-        elif front.endswith(behind):  # `follow` behind `unfollow`
-            for_behind -= LITERAL_WEIGHT if has_behind and for_front >= MIN_DERIVED_EVIDENCE else 0.0
+            return False  # the request has the verb itself, and does not negate it
+        elif front.endswith(behind) and has_behind and for_front >= MIN_DERIVED_EVIDENCE:  # `follow` behind `unfollow`
+            for_behind -= LITERAL_WEIGHT
         return for_behind - for_front >= MIN_LEAD
 
     def _changes_state(self, verb: str) -> bool:
@@ -397,47 +411,49 @@ class ActionEvidence:
         return any(verb.endswith(state) or are_opposites(verb, state) for state in self._states)
 
     def _weigh(self, verb: str) -> tuple[bool, VerbEvidence]:
-        """Return whether a verb itself is in the request, and the evidence from its cues; each verb is weighed once."""
-        if verb not in self._weighed:
+        """Return whether a verb itself is in the request, and the evidence from its cues."""
+        if verb not in self._verbs:
             cues = get_cues()[verb]
-            self._weighed[verb] = cues.is_literally_in(self._request), cues.weigh(self._request)
-        return self._weighed[verb]
+            self._verbs[verb] = cues.is_literally_in(self._request), cues.weigh(self._request)
+        return self._verbs[verb]
 
     def _weigh_negation(self, evidence: VerbEvidence) -> float:
-        """Return how strongly the negation of a verb or effect asks for its opposite: 0 if the request asks more.
+        """Return how strongly the request asks for the opposite of a verb or effect by negating it.
 
-        "Do not delete it" may mean that something shall be there. "Do not delete it, just rename it" says what it
-        means, and that is none of the two.
+        "Do not delete it" may ask for the opposite. "Do not delete it, just rename it" asks for something else.
         """
-        # Whether it asks more takes long to find out, so the evidence is looked at first.
-        return evidence.against if evidence.against and not self._asks_besides else 0.0
+        if not evidence.against or self._has_positive_command:
+            return 0.0
+        return evidence.against
 
     @functools.cached_property
-    def _asks_besides(self) -> bool:
-        """Whether a request with a negation also has a command in a clause without one."""
+    def _has_positive_command(self) -> bool:
+        """Whether the request has a command in a clause without a negation."""
         cuts = find_cuts(self._text)
-        edges = zip([0, *(cut.end for cut in cuts)], [*(cut.start for cut in cuts), len(self._text)], strict=True)
-        clauses = [self._text[start:end] for start, end in edges]
+        starts = [0, *(cut.end for cut in cuts)]
+        ends = [*(cut.start for cut in cuts), len(self._text)]
+        clauses = [self._text[start:end] for start, end in zip(starts, ends, strict=True)]
         return any(is_command(clause) for clause in clauses if not _NEGATING_WORD.search(clause))
 
     def _weigh_effect(self, verb: str, other: str) -> float:
-        """Return how strongly the request asks for the effect of a verb rather than for the effect of its opposite.
-
-        0 if the two have the same effect, or if one has none that is known.
-        """
+        """Return how strongly the request asks for the effect of a verb rather than for the effect of its opposite."""
         effect, other_effect = get_effects().get(verb), get_effects().get(other)
         if effect is None or other_effect is None or effect == other_effect:
-            return 0.0
+            return 0.0  # effects tell nothing about these two verbs
         weight = EFFECT_SHARE * (self._effects[effect].weight + self._weigh_negation(self._effects[other_effect]))
         pairs = _read_pairs()
-        if (other, verb) in pairs and (verb, other) not in pairs:  # the verb undoes the other
-            weight += self._effects[UNDO].weight + (self._effects[BACK].weight if effect == PRESENT else 0.0)
+        undoes_other = (other, verb) in pairs and (verb, other) not in pairs
+        if undoes_other:
+            weight += self._effects[UNDO].weight
+        if undoes_other and effect == PRESENT:
+            weight += self._effects[BACK].weight
         return weight
 
 
 def _move(hit: Hit, score: float) -> Hit:
-    """Return a hit for another place: with the score of that place, and once with the note that it was moved."""
-    return Hit(hit.id, score, f"{hit.why.removesuffix(f', {MOVED}')}, {MOVED}")
+    """Return a hit with the score of its new place, and with a note that it was moved."""
+    why = hit.why.removesuffix(f", {MOVED}")  # a hit that moves twice gets one note
+    return Hit(hit.id, score, f"{why}, {MOVED}")
 
 
 # --- the vocabulary ---------------------------------------------------------------------------------------------------
@@ -457,12 +473,14 @@ def _read_lines() -> list[str]:
 
 @functools.lru_cache(maxsize=1)
 def _read_pairs() -> frozenset[tuple[str, str]]:
-    """Return the pairs of opposite verbs. The second may undo the first; if neither does, both orders are there."""
-    lines = [line for line in _read_lines() if "=" not in line and line[0] not in (PRESENT, GONE)]
-    pairs = [pair.partition("/") for line in lines for pair in line.split()]
-    return frozenset(
-        pair for firsts, _, seconds in pairs for pair in itertools.product(firsts.split("+"), seconds.split("+"))
-    )
+    """Return the pairs (verb, verb that undoes it), and in both orders the opposites that do not undo each other."""
+    pairs: set[tuple[str, str]] = set()
+    for line in _read_lines():
+        if "=" in line or line[0] in (PRESENT, GONE):
+            continue  # the line has cues or an effect
+        for verbs, _, opposites in (group.partition("/") for group in line.split()):
+            pairs.update(itertools.product(verbs.split("+"), opposites.split("+")))
+    return frozenset(pairs)
 
 
 def are_opposites(verb: str, other: str) -> bool:
@@ -479,19 +497,21 @@ def get_effects() -> dict[str, str]:
 
 @functools.lru_cache(maxsize=1)
 def _read_cues() -> dict[str, ActionCues]:
-    """Map each verb, and each effect such as `[undo]`, to its cues."""
+    """Map each verb, and each effect in brackets, such as `[undo]`, to its cues."""
     cues_by_key: defaultdict[str, set[str]] = defaultdict(set)
     for line in _read_lines():
-        keys, equals, cues = line.partition(" = ")
-        for key in keys.split() if equals else ():
+        keys, _, cues = line.partition(" = ")
+        if not cues:
+            continue  # the line has pairs or an effect
+        for key in keys.split():
             cues_by_key[key].update(filter(None, map(str.strip, cues.split(","))))
-    return {key: ActionCues("" if key[0] == "[" else key, frozenset(cues)) for key, cues in cues_by_key.items()}
+    return {key: ActionCues("" if key.startswith("[") else key, frozenset(cues)) for key, cues in cues_by_key.items()}
 
 
 @functools.lru_cache(maxsize=1)
 def get_cues() -> dict[str, ActionCues]:
     """Return verb → its cues. The words of a verb are joined by `_`."""
-    return {verb: cues for verb, cues in _read_cues().items() if verb[0] != "["}
+    return {verb: cues for verb, cues in _read_cues().items() if not verb.startswith("[")}
 
 
 @functools.lru_cache(maxsize=1)
@@ -501,4 +521,4 @@ def get_effect_cues() -> dict[str, ActionCues]:
     The last two ask for the verb of a pair that undoes the other: `UNDO` for any such verb, `BACK` only if something
     is there again afterwards.
     """
-    return {effect.strip("[]"): cues for effect, cues in _read_cues().items() if effect[0] == "["}
+    return {effect.strip("[]"): cues for effect, cues in _read_cues().items() if effect.startswith("[")}
