@@ -68,13 +68,7 @@ FIT_WEIGHT: Final = 2.0  # of how well a tool supplies an id (0 to 1), beside 1 
 
 
 class _Prerequisite(NamedTuple):
-    """A tool that a match needs, perhaps through another tool.
-
-    Attributes:
-        tool_id: its id.
-        needed_by: the tool that needs it directly.
-        need: the need that it fulfils.
-    """
+    """A tool that fulfils a need of another tool, `needed_by`."""
 
     tool_id: str
     needed_by: str
@@ -100,8 +94,10 @@ class _Ranking(NamedTuple):
 
     def rate(self, need: Need, tool_id: str) -> float:
         """Rate how well a tool fulfils a need, 0 to 3: by its fit, and by its score if it is among the hits."""
-        score = _compare_to_first(self.search.hits, self.places[tool_id]) if tool_id in self.places else 0.0
-        return FIT_WEIGHT * need.tools[tool_id] + score
+        rating = FIT_WEIGHT * need.tools[tool_id]
+        if tool_id in self.places:
+            rating += _compare_to_first(self.search.hits, self.places[tool_id])
+        return rating
 
 
 class Prerequisites(Stage):
@@ -124,7 +120,7 @@ class Prerequisites(Stage):
         Args:
             catalogue: the snapshot, which says what a caller may see.
             dependencies: of the snapshot.
-            budget: most prerequisites between one match and the next; what is left follows behind the next match.
+            budget: most prerequisites between one match and the next. Further ones follow behind the next match.
             excluded: ids of tools that neither get prerequisites nor are any.
             orders: returns which tools callers usually call before others; None: nothing is learned.
         """
@@ -132,7 +128,7 @@ class Prerequisites(Stage):
         self.excluded, self.orders = excluded, orders
 
     def run(self, searches: Sequence[Answer]) -> list[Answer]:
-        """Return the searches with prerequisites among their hits."""
+        """Insert prerequisites among the hits of each search."""
         learned = {
             tool_id: [Need("learned", {earlier: share}) for earlier, share in sorted(shares.items())]
             for tool_id, shares in (self.orders() if self.orders else {}).items()
@@ -142,51 +138,50 @@ class Prerequisites(Stage):
         return [self._add(search, learned) for search in searches]
 
     def _add(self, search: Answer, learned: Dependencies) -> Answer:
-        """Insert behind the first matches the tools that they need. A query `select:…` gets no further tools."""
-        ranking = _Ranking(search, {hit.id: place for place, hit in enumerate(search.hits)}, learned)
+        """Insert behind the first matches the tools that they need."""
+        hits = search.hits
+        ranking = _Ranking(search, {hit.id: place for place, hit in enumerate(hits)}, learned)
         dependents = self._find_dependents(ranking)
         if not dependents or parse_selection(search.query) is not None:
-            return search
-        waiting: deque[_Prerequisite] = deque()  # found, and not yet in the answer
+            return search  # a query `select:…` gets exactly the tools that it names
+        waiting: deque[_Prerequisite] = deque()  # prerequisites that are not in the answer yet
         alternatives = self._collect_alternatives(ranking, dependents)
         listed: list[Hit] = []
         present: set[str] = set()
-        steps = {hit.id: hit.step for hit in search.hits}
-        leading = _find_leading(search.hits)
-        for place, hit in enumerate(search.hits):
+        steps = {hit.id: hit.step for hit in hits}
+        leading = _find_leading(hits)
+        for place, hit in enumerate(hits):
             if hit.id in present:
-                continue
+                continue  # it has been added as a prerequisite
             listed.append(hit)
             present.add(hit.id)
             if hit.id in dependents:
                 waiting += self._collect(ranking, hit.id, by_names=hit.id in leading)
-            if _equals_first(search.hits, place + 1):
-                continue  # no prerequisite separates matches that are equally good
+            if _is_as_good_as_first(hits, place + 1):
+                continue  # prerequisites follow behind all matches that are equally good
             if place >= MAX_DEPENDENTS - 1 or len(listed) >= MIN_ALTERNATIVE_PLACE:
                 waiting += alternatives
                 alternatives = []  # they are added once
             added = self._take(waiting, present)
-            listed += _as_hits(added, search.hits[place : place + 2], steps)
+            next_hit = hits[place + 1] if place + 1 < len(hits) else hit
+            listed += _make_hits(added, hit, next_hit, steps)
         return msgspec.structs.replace(search, hits=tuple(listed))
 
     def _find_dependents(self, ranking: _Ranking) -> list[str]:
         """Return the ids of the first matches that need other tools, without those that score far lower than the first.
 
-        Tools of one API serve a request together, so that what a weaker match needs may be needed too. A weaker match
-        of another source is rarely right, and what it needs would take the places of better matches.
+        Tools of one source often serve a request together. A weaker match of another source is rarely right, and its
+        prerequisites would take the places of better matches, so it needs a higher score.
         """
-        hits = ranking.search.hits
+        dependents, hits = [], ranking.search.hits
         sources: dict[str | None, str] = {}  # step → source of its first match
-        for hit in hits[:MAX_DEPENDENTS]:
-            sources.setdefault(hit.step, _source_of(hit))
-        return [
-            hit.id
-            for place, hit in enumerate(hits[:MAX_DEPENDENTS])
-            if _compare_to_first(hits, place)
-            >= (MIN_DEPENDENT_SCORE if _source_of(hit) == sources[hit.step] else MIN_STRANGER_SCORE)
-            and hit.id not in self.excluded
-            and (hit.id in self.dependencies or hit.id in ranking.learned)
-        ]
+        for place, hit in enumerate(hits[:MAX_DEPENDENTS]):
+            first_source = sources.setdefault(hit.step, _source_of(hit))
+            min_score = MIN_DEPENDENT_SCORE if _source_of(hit) == first_source else MIN_STRANGER_SCORE
+            has_needs = hit.id in self.dependencies or hit.id in ranking.learned
+            if has_needs and hit.id not in self.excluded and _compare_to_first(hits, place) >= min_score:
+                dependents.append(hit.id)
+        return dependents
 
     def _take(self, waiting: deque[_Prerequisite], present: set[str]) -> list[_Prerequisite]:
         """Take the next prerequisites that are not present yet, at most the budget, and add them to `present`."""
@@ -199,51 +194,54 @@ class Prerequisites(Stage):
         return taken
 
     def _collect(self, ranking: _Ranking, match: str, by_names: bool) -> Iterator[_Prerequisite]:
-        """Yield what a match needs, then what these tools need, and so on.
-
-        For each need, this is the best tool, or nothing if the best one is a hit before the match.
+        """Yield the best tool for each need of a match, then for the needs of these tools, and so on.
 
         Args:
             ranking: the search.
             match: id of the match.
-            by_names: whether needs count that were inferred from names alone.
+            by_names: whether to count needs that were inferred from names alone.
         """
         reached, level = {match}, [match]
         for _ in range(MAX_NEED_DEPTH):
             next_level: list[str] = []
             for tool_id in level:
-                for need in self._list_needs(ranking, tool_id):
+                for need in chain(self.dependencies.get(tool_id, ()), ranking.learned.get(tool_id, ())):
                     if need.origin == "named" and not by_names:
                         continue
-                    best = next(iter(self._rank_providers(ranking, need)), None)
+                    best = self._find_provider(ranking, need)
                     if best is None or best in reached or ranking.is_before(best, match):
-                        continue
+                        continue  # there is none, or it is in the answer before this place
                     reached.add(best)
                     next_level.append(best)
                     yield _Prerequisite(best, tool_id, need)
-            if not next_level:
-                return
             level = next_level
 
     def _collect_alternatives(self, ranking: _Ranking, dependents: Sequence[str]) -> list[_Prerequisite]:
         """Return further suppliers of the ids that the first matches need, each with the best supplier of its own ids.
 
-        An id can be found in several ways, and the best supplier may be the wrong one: for "the latest book *by Eco*",
-        the search for books rather than the list of an author's books. At most the budget is returned.
+        The best supplier may be the wrong one. For "the latest book *by Eco*", it may be the search for books, while
+        the list of an author's books is right. At most the budget is returned.
         """
         found: dict[str, _Prerequisite] = {}  # by tool id
-        for match in dependents:
-            for need in self.dependencies.get(match, ()):
-                providers = self._rank_providers(ranking, need) if need.origin == "inferred" else []
-                for provider in providers[1 : 1 + MAX_OTHER_SUPPLIERS]:  # the first follows its match
-                    found.setdefault(provider, _Prerequisite(provider, match, need))
-                    for inner in self.dependencies.get(provider, ()):
-                        for best in self._rank_providers(ranking, inner)[:1]:
-                            found.setdefault(best, _Prerequisite(best, provider, inner))
+        inferred = [
+            (match, need)
+            for match in dependents
+            for need in self.dependencies.get(match, ())
+            if need.origin == "inferred"
+        ]
+        for match, need in inferred:
+            others = self._rank_providers(ranking, need)[1:]  # the best one follows its match anyway
+            for provider in others[:MAX_OTHER_SUPPLIERS]:
+                found.setdefault(provider, _Prerequisite(provider, match, need))
+                for own_need in self.dependencies.get(provider, ()):
+                    best = self._find_provider(ranking, own_need)
+                    if best is not None:
+                        found.setdefault(best, _Prerequisite(best, provider, own_need))
         return list(found.values())[: self.budget]
 
-    def _list_needs(self, ranking: _Ranking, tool_id: str) -> Iterator[Need]:
-        return chain(self.dependencies.get(tool_id, ()), ranking.learned.get(tool_id, ()))
+    def _find_provider(self, ranking: _Ranking, need: Need) -> str | None:
+        """Return the best tool that fulfils a need; None if the caller may see none."""
+        return next(iter(self._rank_providers(ranking, need)), None)
 
     def _rank_providers(self, ranking: _Ranking, need: Need) -> list[str]:
         """Return the tools that fulfil a need and that the caller may see, the best first."""
@@ -252,8 +250,8 @@ class Prerequisites(Stage):
 
     def _may_add(self, search: Answer, tool_id: str) -> bool:
         """Tell whether a tool is in the catalogue, is not excluded, and may be seen by the caller."""
-        position = None if tool_id in self.excluded else self.catalogue.position(tool_id)
-        if position is None:
+        position = self.catalogue.position(tool_id)
+        if position is None or tool_id in self.excluded:
             return False
         mask = self.catalogue.mask(search.visible)
         return mask is None or bool(mask[position])
@@ -272,8 +270,8 @@ class Prerequisites(Stage):
         hit = result.hits[rank]
         if hit.role == "prerequisite":
             return Explanation(self.name, rank + 1, hit.score, hit.why)
-        before = sum(other.role == "prerequisite" for other in result.hits[:rank])
-        return Explanation(self.name, rank + 1, hit.score, f"prerequisites before it: {before}" if before else "")
+        n_before = sum(other.role == "prerequisite" for other in result.hits[:rank])
+        return Explanation(self.name, rank + 1, hit.score, f"prerequisites before it: {n_before}" if n_before else "")
 
 
 def _source_of(hit: Hit) -> str:
@@ -281,9 +279,9 @@ def _source_of(hit: Hit) -> str:
 
 
 def _find_leading(hits: Sequence[Hit]) -> set[str]:
-    """Return the ids of the first matches of each step, without those of another source than its first match.
+    """Return the ids of the matches that get prerequisites by names alone.
 
-    Only these get prerequisites that names alone suggest.
+    These are the first matches of each step, if they are of the same source as the very first.
     """
     by_step = defaultdict[str | None, list[Hit]](list)
     for hit in hits:
@@ -296,9 +294,11 @@ def _find_leading(hits: Sequence[Hit]) -> set[str]:
     }
 
 
-def _equals_first(hits: Sequence[Hit], place: int) -> bool:
-    """Tell whether the hit at a place is as good as the first, so that it comes before the first prerequisite."""
-    return 0 < place < min(MAX_EQUAL_MATCHES, len(hits)) and _compare_to_first(hits, place) >= MIN_EQUAL_SCORE
+def _is_as_good_as_first(hits: Sequence[Hit], place: int) -> bool:
+    """Tell whether there is a hit at a place that is as good as the first one. Only the first few hits may be."""
+    if place >= min(MAX_EQUAL_MATCHES, len(hits)):
+        return False
+    return _compare_to_first(hits, place) >= MIN_EQUAL_SCORE
 
 
 def _compare_to_first(hits: Sequence[Hit], place: int) -> float:
@@ -311,27 +311,25 @@ def _compare_to_first(hits: Sequence[Hit], place: int) -> float:
     return (hits[place].score - lowest) / span if span > 0 else 1.0
 
 
-def _as_hits(prerequisites: Sequence[_Prerequisite], around: Sequence[Hit], steps: dict[str, str | None]) -> list[Hit]:
-    """Turn prerequisites into hits, with scores between those of the matches around them.
+def _make_hits(
+    prerequisites: Sequence[_Prerequisite], before: Hit, behind: Hit, steps: dict[str, str | None]
+) -> list[Hit]:
+    """Turn prerequisites into hits, with scores between those of the matches before and behind them.
 
-    Args:
-        prerequisites: in the order of the answer.
-        around: the match before them, and the match behind them if there is one.
-        steps: tool → step of the request that it serves. A prerequisite serves the step of the tool that needs it; the
-            new ones are added.
+    A prerequisite serves the step of the tool that needs it. `steps` maps tools to steps; the new ones are added.
     """
-    before, behind = around[0], around[-1]  # behind the last match, both are the last match
-    score_step = (before.score - behind.score) / (len(prerequisites) + 1)
+    score_gap = (before.score - behind.score) / (len(prerequisites) + 1)
     hits = []
     for number, prerequisite in enumerate(prerequisites, 1):
-        step = steps[prerequisite.tool_id] = steps.get(prerequisite.needed_by)
-        score = before.score - score_step * number
+        step = steps.get(prerequisite.needed_by)
+        steps[prerequisite.tool_id] = step
+        score = before.score - score_gap * number
         hits.append(Hit(prerequisite.tool_id, score, _describe(prerequisite), step=step, role="prerequisite"))
     return hits
 
 
 def _describe(prerequisite: _Prerequisite) -> str:
-    """Say in a few words which tool needs it, and how that is known."""
+    """Say in a few words which tool needs a prerequisite, and how that is known."""
     needed_by, need = prerequisite.needed_by, prerequisite.need
     if need.origin in ("inferred", "named"):
         return f"supplies the {need.what} that {needed_by} needs"
@@ -347,15 +345,13 @@ def bring_prerequisites(
 ) -> Prerequisites:
     """Build the stage that adds the prerequisites of the first matches.
 
-    Args:
-        catalogue: the snapshot.
-        settings: `prerequisites`, the budget, and `dependencies`, which the user declares.
-        excluded: ids of tools that neither get prerequisites nor are any.
-        orders: as in `Prerequisites`.
+    The settings are `prerequisites`, the budget, and `dependencies`, which the user declares. See `Prerequisites` for
+    the rest.
     """
     dependencies: Dependencies = {}
     if settings.prerequisites:
-        pairs = [pair.partition("=")[::2] for pair in settings.dependencies]  # TOOL=PREREQUISITE
+        parts = (text.partition("=") for text in settings.dependencies)  # TOOL=PREREQUISITE
+        pairs = [(tool_id, prerequisite) for tool_id, _, prerequisite in parts]
         dependencies = add_declared(find_dependencies(catalogue), pairs)
     return Prerequisites(catalogue, dependencies, budget=settings.prerequisites, excluded=excluded, orders=orders)
 
@@ -367,25 +363,20 @@ class CallOrder:
     """Learns from the journal which tools are usually called before which. Thread-safe."""
 
     def __init__(self, open_journal: Callable[[], Journal], *, trusted: Container[str] = ()) -> None:
-        """Follow a journal, whose newest events are read at the first call.
-
-        Args:
-            open_journal: returns the journal.
-            trusted: callers whose calls alone are enough to show an order.
-        """
+        """Follow a journal, which is read at the first call. One of the `trusted` callers alone can show an order."""
         self._open_journal, self._trusted = open_journal, trusted
         self._lock = threading.Lock()
-        self._row: int | None = None  # of the last event that was read
+        self._last_row: int | None = None  # row of the last event that was read; None: no event was read
         self._running: dict[str, tuple[float, list[str]]] = {}  # caller → seconds of the last call, tools of the task
         self._tasks: dict[str, Counter[str]] = defaultdict(Counter)  # tool → caller → tasks
-        self._before: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)  # (earlier, later) → caller → tasks
+        self._ordered: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)  # (earlier, later) → caller → tasks
         self._shares: dict[str, dict[str, float]] = {}  # tool → earlier tool → share of tasks
         self._read_at = float("-inf")  # monotonic seconds of the last look into the journal
 
     def __call__(self) -> Mapping[str, Mapping[str, float]]:
-        """Return tool → tool that is usually called before it → share of its tasks. New calls count within 30 s.
+        """Return tool → tool that is usually called before it → share of its tasks.
 
-        If the journal cannot be read, the calls that were read before count.
+        New calls count within `REFRESH_AFTER_S`. While the journal cannot be read, only earlier calls count.
         """
         with self._lock:
             if time.monotonic() - self._read_at >= REFRESH_AFTER_S:
@@ -397,15 +388,17 @@ class CallOrder:
             return self._shares
 
     def _read_new(self) -> None:
-        """Read the calls since the last time; the first time, among the newest `MAX_ORDER_EVENTS` events."""
+        """Read the calls that are new in the journal. The first time, only the newest events are read."""
         journal = self._open_journal()
-        last = journal.last()
-        row = max(0, last - MAX_ORDER_EVENTS) if self._row is None else self._row
-        if last <= row:
+        newest_row = journal.last()
+        last_row = self._last_row
+        if last_row is None:
+            last_row = max(0, newest_row - MAX_ORDER_EVENTS)
+        if newest_row <= last_row:
             return
-        for event in journal.read(event="call", after=row):
+        for event in journal.read(event="call", after=last_row):
             self._add(event)
-        self._row = last
+        self._last_row = newest_row
         self._shares = self._find_orders()
 
     def _add(self, event: Mapping[str, Any]) -> None:
@@ -413,31 +406,29 @@ class CallOrder:
         tool, caller, seconds = event.get("tool"), event["caller"], _read_instant(event["at"])
         if not event.get("ok") or not isinstance(tool, str) or seconds is None:
             return
-        last_seconds, earlier = self._running.get(caller, (seconds, []))
+        last_seconds, task_tools = self._running.get(caller, (seconds, []))
         if abs(seconds - last_seconds) > TASK_PAUSE_S:
-            earlier = []
-        if tool not in earlier and len(earlier) < MAX_TASK_TOOLS:
+            task_tools = []
+        if tool not in task_tools and len(task_tools) < MAX_TASK_TOOLS:
             self._tasks[tool][caller] += 1
-            for other in earlier:
-                self._before[other, tool][caller] += 1
-            earlier = [*earlier, tool]
-        self._running[caller] = (seconds, earlier)
+            for earlier in task_tools:
+                self._ordered[earlier, tool][caller] += 1
+            task_tools = [*task_tools, tool]
+        self._running[caller] = (seconds, task_tools)
 
     def _find_orders(self) -> dict[str, dict[str, float]]:
-        """Return tool → earlier tool → share of its tasks, for pairs that are usually called in this order.
-
-        A caller with many tasks counts as one with `MAX_TASKS_PER_CALLER`, so that nobody decides alone.
-        """
+        """Return tool → earlier tool → share of its tasks, for pairs that are usually called in this order."""
         orders: dict[str, dict[str, float]] = {}
-        for (earlier, later), callers in self._before.items():
+        for (earlier, later), callers in self._ordered.items():
             if len(callers) < MIN_ORDER_CALLERS and not any(caller in self._trusted for caller in callers):
                 continue
-            tasks = self._tasks[later]  # caller → number
+            tasks = self._tasks[later]  # caller → number of tasks
+            # A caller with many tasks counts as one with `MAX_TASKS_PER_CALLER`, so that nobody decides alone.
             weights = {caller: min(1.0, MAX_TASKS_PER_CALLER / count) for caller, count in tasks.items()}
             total = sum(count * weights[caller] for caller, count in tasks.items())
             ordered = sum(count * weights[caller] for caller, count in callers.items())
             # The reverse order counts without weights, so that in doubt no order is learned.
-            reverse = sum(self._before.get((later, earlier), Counter()).values())
+            reverse = sum(self._ordered.get((later, earlier), Counter()).values())
             if ordered >= MIN_ORDERED_TASKS and ordered / total >= MIN_ORDERED_SHARE and ordered > reverse:
                 orders.setdefault(later, {})[earlier] = ordered / total
         return orders

@@ -50,24 +50,26 @@ def find_dependencies(catalogue: Catalogue) -> dict[str, list[Need]]:
 
 def _collect_needs(catalogue: Catalogue) -> dict[str, list[Need]]:
     """Return tool id → its needs. The needs in sources that have not changed are those of the snapshot before."""
-    needs: dict[str, list[Need]] = defaultdict(list)
-    lookup = _Lookup(catalogue)
-    operations: dict[tuple[str, ...], list[Operation]] = defaultdict(list)  # API → its operations
+    needs: dict[str, list[Need]] = {}
+    apis: dict[tuple[str, ...], list[Operation]] = defaultdict(list)  # name of an API → its operations
     encoded, positions = catalogue.load_earlier_value(DEPENDENCIES_FORMAT)
     for tool in itertools.chain.from_iterable(catalogue.batches(positions)):
-        for tool_id in lookup.resolve(tool) if tool.requires else ():
-            needs[tool.id].append(Need("declared", {tool_id: 1.0}))
+        declared = [Need("declared", {tool_id: 1.0}) for tool_id in _resolve_declared(catalogue, tool)]
+        if declared:
+            needs[tool.id] = declared
         operation = read_operation(tool)
         if operation is not None:
-            server = () if operation.segments else tool.path  # a folder of tools may have tools of many servers
-            operations[(tool.source, *server)].append(operation)
-    for api in operations.values():
-        suppliers = Suppliers(api)
-        for operation in api:
-            if operation.tool_id not in needs:  # what a source declares takes the place of what could be inferred
-                inferred = _infer_needs(operation, suppliers)
-                if inferred:
-                    needs[operation.tool_id] = inferred
+            # Without a path, the tools may be in folders, one for each server.
+            folders = () if operation.segments else tool.path
+            apis[(tool.source, *folders)].append(operation)
+    for operations in apis.values():
+        suppliers = Suppliers(operations)
+        for operation in operations:
+            if operation.tool_id in needs:
+                continue  # its source declares what it needs, so nothing is inferred
+            inferred = _infer_needs(operation, suppliers)
+            if inferred:
+                needs[operation.tool_id] = inferred
     if encoded is not None and catalogue.earlier is not None:
         earlier = msgspec.json.decode(encoded, type=dict[str, list[Need]])
         unchanged = catalogue.earlier.unchanged_sources
@@ -78,41 +80,35 @@ def _collect_needs(catalogue: Catalogue) -> dict[str, list[Need]]:
 def add_declared(dependencies: Dependencies, pairs: Iterable[tuple[str, str]]) -> dict[str, list[Need]]:
     """Return the dependencies with those that the user declares as pairs (tool id, id of its prerequisite).
 
-    If the user declares any for a tool, what was inferred for it is dropped. What its source declares stays.
+    If the user declares any for a tool, the inferred ones are dropped. Those that its source declares stay.
     """
     declared: dict[str, list[Need]] = defaultdict(list)
     for tool_id, needed in pairs:
         declared[tool_id].append(Need("declared", {needed: 1.0}))
-    all_declared = {
-        tool_id: [*(need for need in dependencies.get(tool_id, ()) if need.origin == "declared"), *needs]
-        for tool_id, needs in declared.items()
-    }
-    return {**{tool_id: list(needs) for tool_id, needs in dependencies.items()}, **all_declared}
+    joined = {tool_id: list(needs) for tool_id, needs in dependencies.items()}
+    for tool_id, needs in declared.items():
+        declared_by_source = [need for need in joined.get(tool_id, ()) if need.origin == "declared"]
+        joined[tool_id] = declared_by_source + needs
+    return joined
 
 
-class _Lookup:
-    """Finds the prerequisites that a tool declares (`Tool.requires`): by id, or by name, in the tool's own source.
-
-    Only a skill in a folder of the user may declare tools of other sources, which may be added later.
-    """
-
-    def __init__(self, catalogue: Catalogue) -> None:
-        self.catalogue = catalogue
-
-    def resolve(self, tool: Tool) -> list[str]:
-        """Return the ids of the declared prerequisites that exist. A name that several tools have counts for none."""
-        if tool.kind == "skill" and "folder" in tool.meta:
-            return list(tool.requires)
-        resolved = []
-        for name in tool.requires:
-            namesakes = (self.catalogue.ids[place] for place in self.catalogue.table.find_name(name.casefold()))
-            same_name = [tool_id for tool_id in namesakes if tool_id.startswith(f"{tool.source}/")]
-            candidates = [f"{tool.source}/{name}", name, *(same_name if len(same_name) == 1 else ())]
-            existing = (candidate for candidate in candidates if self.catalogue.position(candidate) is not None)
-            tool_id = next(existing, None)
-            if tool_id is not None and tool_id != tool.id and tool_id.startswith(f"{tool.source}/"):
-                resolved.append(tool_id)
-        return list(dict.fromkeys(resolved))
+def _resolve_declared(catalogue: Catalogue, tool: Tool) -> list[str]:
+    """Return the ids of the prerequisites that a tool declares, by id or by name, and that are in its own source."""
+    if tool.kind == "skill" and "folder" in tool.meta:
+        return list(tool.requires)  # the user's own skill may name tools of any source, also before they are added
+    own_prefix = f"{tool.source}/"
+    resolved = []
+    for name in tool.requires:
+        candidates = [own_prefix + name, name]
+        namesakes = [catalogue.ids[place] for place in catalogue.table.find_name(name.casefold())]
+        own_namesakes = [tool_id for tool_id in namesakes if tool_id.startswith(own_prefix)]
+        if len(own_namesakes) == 1:  # a name that several tools have names none of them
+            candidates += own_namesakes
+        existing = (candidate for candidate in candidates if catalogue.position(candidate) is not None)
+        tool_id = next(existing, None)
+        if tool_id is not None and tool_id != tool.id and tool_id.startswith(own_prefix):
+            resolved.append(tool_id)
+    return list(dict.fromkeys(resolved))
 
 
 def _infer_needs(operation: Operation, suppliers: Suppliers) -> list[Need]:
