@@ -76,29 +76,30 @@ def _group_tools(catalogue: Catalogue, preferred: Sequence[str]) -> Duplicates:
     Tools that are the same as a member, but not as the first tool of a group, do not belong to it: there are no chains.
     """
     ids = catalogue.ids
-    same: dict[int, set[int]] = {}  # position → positions of the tools that are the same
+    partners: dict[int, set[int]] = defaultdict(set)  # position → positions of the tools that are the same
     for one, other in _find_same(catalogue):
-        same.setdefault(one, set()).add(other)
-        same.setdefault(other, set()).add(one)
+        partners[one].add(other)
+        partners[other].add(one)
     ranks = {source: rank for rank, source in enumerate(preferred)}
-    sizes = Counter(tool_id.partition("/")[0] for tool_id in ids)
-    n_same = Counter(ids[position].partition("/")[0] for position in same)  # source → its tools that others have too
+    n_tools = Counter(tool_id.partition("/")[0] for tool_id in ids)  # of each source
+    n_shared = Counter(ids[position].partition("/")[0] for position in partners)  # those that other sources have too
 
     def rank_tool(position: int) -> tuple[int, float, str]:
         """Put preferred sources first, then those with the smaller share of tools that others have too."""
         tool_id = ids[position]
         source = tool_id.partition("/")[0]
-        return ranks.get(source, len(ranks)), n_same[source] / sizes[source], tool_id
+        return ranks.get(source, len(ranks)), n_shared[source] / n_tools[source], tool_id
 
-    duplicates = Duplicates({}, {})
-    for position in sorted(same, key=rank_tool):
-        ungrouped = [other for other in same[position] if ids[other] not in duplicates.first]
-        if ids[position] in duplicates.first or not ungrouped:
+    first: dict[str, str] = {}
+    groups: dict[str, tuple[str, ...]] = {}
+    for position in sorted(partners, key=rank_tool):
+        ungrouped = [other for other in partners[position] if ids[other] not in first]
+        if ids[position] in first or not ungrouped:
             continue
         members = tuple(ids[member] for member in (position, *sorted(ungrouped, key=rank_tool)))
-        duplicates.groups[members[0]] = members
-        duplicates.first.update(dict.fromkeys(members, members[0]))
-    return duplicates
+        groups[ids[position]] = members
+        first.update(dict.fromkeys(members, ids[position]))
+    return Duplicates(first, groups)
 
 
 class _ToolReadings:
@@ -126,28 +127,26 @@ class _ToolReadings:
         self.source_numbers = np.array([source_numbers[source] for source in self.sources], dtype=np.int64)
 
     def select_near(self, least: float) -> PairSelector:
-        """Return a function that tells for pairs of tools, given by positions, whether they may be the same.
+        """Return a function that selects the pairs of positions whose tools may be the same.
 
-        They may if they are of different sources, and if their descriptions are equal (checksums) or may overlap by
-        `least` without the names of the sources.
+        Their sources differ. Their descriptions are equal, or may overlap by `least` without the names of the sources.
         """
 
         def select(ones: Places, others: Places) -> npt.NDArray[np.bool_]:
-            chosen: npt.NDArray[np.bool_] = self.source_numbers[ones] != self.source_numbers[others]
-            ones, others = ones[chosen], others[chosen]  # only pairs of two sources are looked at further
-            chosen[chosen] = self.words.may_overlap(ones, others, least) | (
-                self.checksums[ones] == self.checksums[others]
-            )
-            return chosen
+            selected: npt.NDArray[np.bool_] = self.source_numbers[ones] != self.source_numbers[others]
+            ones, others = ones[selected], others[selected]
+            are_equal = self.checksums[ones] == self.checksums[others]
+            selected[selected] = are_equal | self.words.may_overlap(ones, others, least)
+            return selected
 
         return select
 
     def are_same(self, one: int, other: int, least_of_namesakes: float = MIN_SAME_TEXT_OF_NAMESAKES) -> bool:
         """Tell whether two tools are the same, if their sources may be the same service.
 
-        `github/create_issue` ("Create a GitHub issue") and `github-mcp/github_create_issue` ("Create an issue") are:
-        both names are {create, issue} without the word of the source, and "github", which only the first description
-        has, is a word of the second source.
+        For example, `github/create_issue` ("Create a GitHub issue") and `github-mcp/github_create_issue` ("Create an
+        issue") are the same. Without the words of the sources, both names are {create, issue}. The word "github" of the
+        first description is not in the second one, but in the name of the second source.
         """
         source, other_source = self.sources[one], self.sources[other]
         text, other_text = self.services.read_text(one), self.services.read_text(other)
@@ -157,25 +156,24 @@ class _ToolReadings:
         least = least_of_namesakes if short_name == other_short_name else MIN_SAME_TEXT
         if _overlap_texts(text, other_text) < least:
             return False
-        # What a tool calls itself, its service and its name, must be among the words that the other one has.
-        ours, theirs = text.service | short_name, other_text.service | other_short_name
+        # The words of a tool's name and service must be among all words of the other tool.
+        naming_words, other_naming_words = text.service | short_name, other_text.service | other_short_name
         words = self.services.spellings[source] | name | text.words
         other_words = self.services.spellings[other_source] | other_name | other_text.words
-        agree = ours <= other_words and theirs <= words
+        agree = naming_words <= other_words and other_naming_words <= words
         return agree and _overlap(self.parameters.read(one), self.parameters.read(other)) >= MIN_SAME_PARAMETERS
 
     def are_same_in_public(self, one: int, other: int) -> bool:
-        """Tell whether two tools with the same public subject are the same, whatever their sources are.
-
-        They must require the same parameters, unless one requires none: weather by city is not weather by coordinates.
-        """
+        """Tell whether two tools with the same public subject are the same, whatever their sources are."""
         text, other_text = self.services.read_text(one), self.services.read_text(other)
         if _overlap_texts(text, other_text) < MIN_SAME_TEXT_OF_NAMESAKES:
             return False
-        name, other_name = self.names.read(one), self.names.read(other)
-        agree = text.service <= other_name | other_text.words and other_text.service <= name | text.words
+        words, other_words = self.names.read(one) | text.words, self.names.read(other) | other_text.words
+        agree = text.service <= other_words and other_text.service <= words  # each names the other's service too
         required, other_required = self.required.read(one), self.required.read(other)
-        return agree and (required == other_required or not required or not other_required)
+        # Weather by city is not weather by coordinates.
+        can_call_both = required == other_required or not required or not other_required
+        return agree and can_call_both
 
 
 def _find_same(catalogue: Catalogue) -> list[tuple[int, int]]:
@@ -188,33 +186,28 @@ def _find_same(catalogue: Catalogue) -> list[tuple[int, int]]:
 def _find_public(readings: _ToolReadings) -> set[tuple[int, int]]:
     """Return the same tools among those with a public subject, from any two sources.
 
-    Only tools with the same name are compared. Left out of a name are words of its source, words such as "browser" and
-    verbs such as "get", unless it consists of verbs.
+    Only tools with the same name are compared. Words of the source, words such as "browser" and verbs such as "get" do
+    not count as parts of a name.
     """
-    verbs, browsers = (
-        readings.services.number_words(tokenize(" ".join(sorted(list_words(f"duplicates.{entry}")))))
-        for entry in ("plain_verbs", "browsers")
-    )
+    sources, services = readings.sources, readings.services
+    plain_verbs = services.number_words(tokenize(" ".join(list_words("duplicates.plain_verbs"))))
+    browsers = services.number_words(tokenize(" ".join(list_words("duplicates.browsers"))))
     namesakes: dict[frozenset[int], list[int]] = defaultdict(list)  # words of a name → positions of tools
     pairs: set[tuple[int, int]] = set()
     for position, subject in _find_subjects(readings):
-        if not subject:
-            continue
-        source_words = readings.services.words[readings.sources[position]] - subject
-        name = readings.names.read(position) - (browsers | source_words)
-        key = name - verbs or name
-        pairs |= {
-            (other, position)
-            for other in namesakes[key]
-            if readings.sources[other] != readings.sources[position] and readings.are_same_in_public(other, position)
-        }
-        if len(namesakes[key]) < limit_holders(len(readings.sources)):
-            namesakes[key].append(position)
+        source_words = services.words[sources[position]] - subject
+        name = readings.names.read(position) - browsers - source_words
+        name = name - plain_verbs or name  # a name of verbs alone keeps them
+        for other in namesakes[name]:
+            if sources[other] != sources[position] and readings.are_same_in_public(other, position):
+                pairs.add((other, position))
+        if len(namesakes[name]) < limit_holders(len(sources)):
+            namesakes[name].append(position)
     return pairs
 
 
 def _find_subjects(readings: _ToolReadings) -> Iterator[tuple[int, frozenset[int]]]:
-    """Yield (position, words of its public subjects) for each tool that may have any, ascending."""
+    """Yield (position, words of its public subjects) for each tool whose name or description has any, ascending."""
     subjects = [
         readings.services.number_words(tokenize(subject)) for subject in list_words("duplicates.public_subjects")
     ]
@@ -224,55 +217,53 @@ def _find_subjects(readings: _ToolReadings) -> Iterator[tuple[int, frozenset[int
     }
     has_subject = [np.logical_and.reduce([has_word[word] for word in subject]) for subject in subjects]  # (tools,) each
     for position in np.flatnonzero(np.logical_or.reduce(has_subject)).tolist():
-        own = (subject for subject, has in zip(subjects, has_subject, strict=True) if has[position])
-        yield position, frozenset().union(*own)
+        tool_subjects = (subject for subject, has in zip(subjects, has_subject, strict=True) if has[position])
+        yield position, frozenset().union(*tool_subjects)
 
 
 def _find_forked(readings: _ToolReadings) -> set[tuple[int, int]]:
     """Return the same tools of forks: sources that have most of their tools in common, whatever they are called."""
-    sources, sizes = readings.sources, Counter(readings.sources)
-    groups: dict[frozenset[int], int] = {}  # words of a name → number of the group of tools with this name
-    group_of = np.array([groups.setdefault(readings.names.read(tool), len(groups)) for tool in range(len(sources))])
-    pairs_of: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)  # two sources → their same tools
-    is_long = readings.words.sizes >= MIN_FORKED_WORDS
-    all_tools, most = np.arange(len(sources)), limit_holders(len(sources))
-    for earlier, later in pair_holders(group_of, all_tools, most, readings.select_near(MIN_SAME_TEXT)):
+    sources, n_tools = readings.sources, len(readings.sources)
+    name_numbers: dict[frozenset[int], int] = {}
+    names = (readings.names.read(position) for position in range(n_tools))
+    groups = np.array([name_numbers.setdefault(name, len(name_numbers)) for name in names])
+    candidates = pair_holders(groups, np.arange(n_tools), limit_holders(n_tools), readings.select_near(MIN_SAME_TEXT))
+    same_tools: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)  # two sources → their same tools
+    for earlier, later in candidates:
         for one, other in zip(earlier.tolist(), later.tolist(), strict=True):
             if readings.are_same(one, other, MIN_SAME_TEXT):
                 source, other_source = sorted((sources[one], sources[other]))
-                pairs_of[source, other_source].append((one, other))
-    return {
-        pair
-        for (source, other_source), pairs in pairs_of.items()
-        if len(pairs) >= MIN_FORKED_SHARE * min(sizes[source], sizes[other_source])
-        and sum(bool(is_long[one] and is_long[other]) for one, other in pairs) >= MIN_FORKED_TOOLS
-        for pair in pairs
-    }
+                same_tools[source, other_source].append((one, other))
+    sizes, has_long_text = Counter(sources), (readings.words.sizes >= MIN_FORKED_WORDS).tolist()
+    forked: set[tuple[int, int]] = set()
+    for (source, other_source), pairs in same_tools.items():
+        min_tools = MIN_FORKED_SHARE * min(sizes[source], sizes[other_source])
+        n_long = sum(has_long_text[one] and has_long_text[other] for one, other in pairs)
+        if len(pairs) >= min_tools and n_long >= MIN_FORKED_TOOLS:
+            forked.update(pairs)
+    return forked
 
 
 def _list_candidates(readings: _ToolReadings) -> Iterator[tuple[int, int]]:
     """Yield pairs of positions of tools whose sources name the same service, and whose descriptions may agree."""
-    words_of_source = [sorted(words) for words in readings.services.words.values()]
-    counts = np.array([len(words) for words in words_of_source], dtype=np.int64)[readings.source_numbers]
-    # Each tool is a member of as many groups as its source has words: `github-mcp` puts its tools into `github`.
-    members = np.repeat(np.arange(len(readings.source_numbers), dtype=np.int64), counts)
-    groups = np.array([word for number in readings.source_numbers.tolist() for word in words_of_source[number]])
+    # Each word that names a service is a group, and each tool is a member of the groups of its source's words.
+    service_words = [readings.services.words[source] for source in readings.sources]
+    groups = np.array([word for words in service_words for word in words])
+    n_words = np.array([len(words) for words in service_words], dtype=np.int64)
+    members = np.repeat(np.arange(len(service_words), dtype=np.int64), n_words)
     select = readings.select_near(MIN_SAME_TEXT_OF_NAMESAKES)
     for earlier, later in pair_holders(groups, members, limit_holders(len(readings.sources)), select):
         yield from zip(earlier.tolist(), later.tolist(), strict=True)
 
 
 def _overlap_texts(one: DescriptionWords, other: DescriptionWords) -> float:
-    """Return the Jaccard overlap of two descriptions without the names of their sources, 0 to 1.
-
-    It is 1 if they are the same with these names. For the description "Add a Todoist task" is shortened in the source
-    `todoist`, and not in the source `my-tasks`.
-    """
+    """Return the Jaccard overlap of two descriptions without the names of their sources, 0 to 1."""
+    # Without its source's name, "Add a Todoist task" of `todoist` is shorter than the equal text of `my-tasks`.
     if one.words == other.words:
         return 1.0 if one.words else 0.0
     return word_overlap(one.without_source, other.without_source)
 
 
 def _overlap(one: frozenset[int], other: frozenset[int]) -> float:
-    """Return the Jaccard overlap of two sets of parameters; 1 if a source gives none, as many leave them out."""
+    """Return the Jaccard overlap of two sets of parameters; 1 if one is empty, as many sources list no parameters."""
     return word_overlap(one, other) if one and other else 1.0

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from toolscout.encoders import split_identifiers
 from toolscout.indexes.words import tokenize
@@ -111,28 +111,28 @@ class Operation(NamedTuple):
 def read_operation(tool: Tool) -> Operation | None:
     """Read the operation of a tool from its method and path if it has them, or else from its name.
 
-    Tools of an OpenAPI document have both. Others may have them as `endpoint`: `GET /orders/{orderId}`. None: the tool
-    has no path, and by its name it neither finds nor needs an id.
+    None: the tool has no path, and by its name it neither finds nor needs an id.
     """
-    method, path = tool.meta.get("method"), tool.meta.get("path")
-    if not isinstance(method, str) or not isinstance(path, str):
-        endpoint = tool.meta.get("endpoint")
-        method, _, path = endpoint.strip().partition(" ") if isinstance(endpoint, str) else ("", "", "")
-    if not path.strip().startswith("/"):
+    method, path = _read_endpoint(tool)
+    if not path.startswith("/"):
         return _read_named(tool)
-    segments = tuple(part for part in path.strip().split("/") if part)[:MAX_PATH_SEGMENTS]
-    last_variable = max((place for place, part in enumerate(segments) if "{" in part), default=-1)
-    tail = tuple(frozenset(_stem_words(part)) for part in segments[last_variable + 1 :])
+    segments = tuple(filter(None, path.split("/")))[:MAX_PATH_SEGMENTS]
+    tail: list[frozenset[str]] = []
+    for segment in segments:
+        if "{" in segment:
+            tail = []  # it begins behind the last variable
+        else:
+            tail.append(frozenset(_stem_words(segment)))
     words = frozenset(_stem_words(tool.name))
     finds = bool(_FINDING & words.union(*tail))
-    method, results = method.upper(), _read_result(tool.returns)
+    results = _read_result(tool.returns)
     return Operation(
         tool_id=tool.id,
         reads=method == "GET" or (method == "POST" and finds),
         finds=finds,
         segments=segments,
         wants=(*_find_path_wants(segments), *_find_argument_wants(tool.parameters, segments)),
-        tail=tail,
+        tail=tuple(tail),
         words=words,
         text=frozenset((*_stem_words(tool.description), *_read_choices(tool.parameters))),
         head=_find_head(tool.name),
@@ -141,13 +141,28 @@ def read_operation(tool: Tool) -> Operation | None:
     )
 
 
+def _read_endpoint(tool: Tool) -> tuple[str, str]:
+    """Return the method in capitals and the path of a tool's HTTP request; empty if it has none.
+
+    Tools of an OpenAPI document have `method` and `path`. Others may have an `endpoint`: `GET /orders/{orderId}`.
+    """
+    method, path, endpoint = (tool.meta.get(key) for key in ("method", "path", "endpoint"))
+    if isinstance(method, str) and isinstance(path, str):
+        return method.upper(), path.strip()
+    if not isinstance(endpoint, str):
+        return "", ""
+    method, _, path = endpoint.strip().partition(" ")
+    return method.upper(), path.strip()
+
+
 def _read_named(tool: Tool) -> Operation | None:
     """Return the operation of a tool without a path, by its name; None if it neither finds nor needs an id."""
     words = _NAME_WORD.findall(split_identifiers(tool.name).casefold())
     if words and words[0] in _NAME_WORD.findall(tool.source.casefold()):  # `slack_list_users` of slack
         words = words[1:]
     finds = _is_finder(words)
-    wants = tuple(_find_named_wants(tool, _stem_word(words[-1]) if words else ""))
+    stems = _stem_words(words[-1]) if words else []
+    wants = tuple(_find_named_wants(tool, stems[0] if stems else ""))
     if tool.kind != "tool" or not (finds or wants):
         return None
     head = _find_head(" ".join(_drop_verb(words)))
@@ -175,28 +190,25 @@ def _is_finder(words: Sequence[str]) -> bool:
     first, last = words[0], words[-1]
     if first in _LISTING:
         return True
-    if first in _GETTING:  # "get" lists if what it gets is a plural
-        return last.endswith("s") and not last.endswith(("ss", "us", "is", "ics")) and "by" not in words
+    if first in _GETTING:  # `get_notes` lists, `get_note` and `get_status` do not
+        is_plural = last.endswith("s") and not last.endswith(("ss", "us", "is", "ics"))
+        return is_plural and "by" not in words
     return len(words) > 1 and last in _LISTING and first not in _ACTIONS
 
 
 def _drop_verb(words: Sequence[str]) -> Sequence[str]:
     """Return the words of a name without the verb that begins or ends it."""
-    words = words[1:] if words[:1] and words[0] in _LISTING | _GETTING else words
-    return words[:-1] if len(words) > 1 and words[-1] in _LISTING else words
-
-
-def _stem_word(word: str) -> str:
-    """Return the stem of a word; empty if it has none, like a function word."""
-    return next(iter(_stem_words(word)), "")
+    if words and words[0] in _LISTING | _GETTING:
+        words = words[1:]
+    if len(words) > 1 and words[-1] in _LISTING:
+        words = words[:-1]
+    return words
 
 
 def _find_named_wants(tool: Tool, head: str) -> Iterator[Want]:
-    """Yield the ids among the required arguments: `todo_id`, `id` of `delete_todo`, `chat` described as "id of a chat".
+    """Yield the ids among the required arguments: `todo_id`, or `chat` described as "id of a chat".
 
-    Args:
-        tool: the tool.
-        head: what its name is about, for arguments that are called `id` alone.
+    `head` is what the name of the tool is about. The argument `id` of `delete_todo` is the id of a todo.
     """
     properties, required = gather_properties(tool.parameters)
     for name in required:
@@ -214,32 +226,39 @@ def _find_named_wants(tool: Tool, head: str) -> Iterator[Want]:
 
 
 def _find_path_wants(segments: Sequence[str]) -> Iterator[Want]:
-    """Yield the ids in a path. `{id}` is of what the segment before it names: `/orders/{id}`."""
-    for place, part in enumerate(segments):
-        fixed_before = next((fixed for fixed in reversed(segments[:place]) if "{" not in fixed), "")
-        for name in _PATH_VARIABLE.findall(part):
+    """Yield the ids in a path. In `/orders/{id}`, the segment before the variable says what it identifies."""
+    fixed_before = ""  # the last segment without a variable
+    for place, segment in enumerate(segments):
+        for name in _PATH_VARIABLE.findall(segment):
             noun = _find_noun(name) or _find_noun(fixed_before)
-            if noun and (_ID_SUFFIX.search(name) or _NUMBER_SUFFIX.search(name)):
+            is_id = _ID_SUFFIX.search(name) or _NUMBER_SUFFIX.search(name)
+            if noun and is_id:
                 yield Want(name, noun, tuple(segments[:place]))
+        if "{" not in segment:
+            fixed_before = segment
 
 
 def _find_argument_wants(schema: Mapping[str, object] | None, segments: Sequence[str]) -> Iterator[Want]:
-    """Yield the ids among the required arguments outside the path. An argument with listed values is no id."""
+    """Yield the ids among the required arguments outside the path."""
     required = (schema or {}).get("required")
-    names = [name for name in required if isinstance(name, str)] if isinstance(required, (list, tuple)) else []
+    if not isinstance(required, (list, tuple)):
+        return
     variables = set(_PATH_VARIABLE.findall("/".join(segments)))
-    last_fixed = next((part for part in reversed(segments) if "{" not in part), "")
-    for name in names:
+    last_fixed = next((segment for segment in reversed(segments) if "{" not in segment), "")
+    for name in required:
+        if not isinstance(name, str) or name in variables or not _ID_SUFFIX.search(name):
+            continue
+        field = _get_properties(schema).get(name)
+        has_choices = isinstance(field, Mapping) and field.get("enum")  # an argument with listed values is no id
         noun = _find_noun(name) or _find_noun(last_fixed)
-        if noun and name not in variables and _ID_SUFFIX.search(name) and not _has_choices(schema, name):
+        if noun and not has_choices:
             yield Want(name, noun, None)
 
 
-def _has_choices(schema: Mapping[str, object] | None, name: str) -> bool:
-    """Tell whether a schema lists the values that an argument may have."""
-    properties = (schema or {}).get("properties")
-    field = properties.get(name) if isinstance(properties, Mapping) else None
-    return isinstance(field, Mapping) and bool(field.get("enum"))
+def _get_properties(schema: object) -> Mapping[Any, Any]:
+    """Return the properties of a schema, name → schema; empty if it has none."""
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    return properties if isinstance(properties, Mapping) else {}
 
 
 def _find_noun(name: str) -> str:
@@ -253,12 +272,12 @@ def _find_noun(name: str) -> str:
 
 def _read_choices(schema: Mapping[str, object] | None) -> Iterator[str]:
     """Yield the stems of the values that the outermost arguments, or the items in them, may have."""
-    properties = (schema or {}).get("properties")
-    fields = properties.values() if isinstance(properties, Mapping) else ()
-    for field in (field for field in fields if isinstance(field, Mapping)):
-        for holder in (field, field.get("items")):
-            choices = holder.get("enum") if isinstance(holder, Mapping) else None
-            for choice in choices[:MAX_READ_CHOICES] if isinstance(choices, list) else ():
+    fields = [field for field in _get_properties(schema).values() if isinstance(field, Mapping)]
+    items = [field["items"] for field in fields if isinstance(field.get("items"), Mapping)]
+    for field in (*fields, *items):
+        choices = field.get("enum")
+        if isinstance(choices, list):
+            for choice in choices[:MAX_READ_CHOICES]:
                 yield from _stem_words(str(choice))
 
 
@@ -270,11 +289,7 @@ class _Result(NamedTuple):
 
 
 def _read_result(schema: object) -> _Result:
-    """Find the ids in the schema of a result: an album's in `{"albums": {"items": [{"id": …}]}}` and `{"album_id": …}`.
-
-    The outer parts of the schema are read first. If it is too large to be read to its end, it decides nothing: the
-    holders are None.
-    """
+    """Find the ids in the schema of a result, as in `{"albums": {"items": [{"id": …}]}}` and `{"album_id": …}`."""
     nouns: set[str] = set()
     holders: set[tuple[str, ...]] = set()
     has_properties = False
@@ -282,19 +297,20 @@ def _read_result(schema: object) -> _Result:
     for _ in range(MAX_RESULT_NODES):
         if not waiting:
             break
-        node, around = waiting.popleft()
+        node, around = waiting.popleft()  # the outer parts are read first
         if not isinstance(node, Mapping):
             continue
         around = around or _read_title(node)
-        inner = list(_list_inner_schemas(node, around))
         has_properties = has_properties or isinstance(node.get("properties"), Mapping)
         id_holders = list(_list_id_holders(node, around))
         holders.update(id_holders)
         nouns.update(holder[-1] for holder in id_holders if holder)
+        inner = list(_list_inner_schemas(node, around))
         if node.get("type") in ("object", "array") and not inner:
             holders.add(around)  # the schema says nothing of its content, so an id may be in it
         waiting += inner
     is_read = has_properties and not waiting
+    # A schema that is too large to be read to its end cannot tell which ids are not in the result.
     return _Result(frozenset(filter(None, nouns)), frozenset(holders) if is_read else None)
 
 
@@ -307,8 +323,7 @@ def _read_title(node: Mapping[object, object]) -> tuple[str, ...]:
 
 def _list_id_holders(node: Mapping[object, object], around: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Yield for each id among the properties of a schema the nouns around it: `around` for `id`, one for `order_id`."""
-    properties = node.get("properties")
-    for name in properties if isinstance(properties, Mapping) else ():
+    for name in _get_properties(node):
         if name in _ID_PROPERTIES:
             yield around
         elif _ID_SUFFIX.search(str(name)):
@@ -322,8 +337,7 @@ def _list_inner_schemas(
 
     A property such as `data` or `items` only wraps others, and adds no noun.
     """
-    properties = node.get("properties")
-    for name, inner in properties.items() if isinstance(properties, Mapping) else ():
+    for name, inner in _get_properties(node).items():
         noun = "" if name in _WRAPPERS else _find_noun(str(name))
         yield inner, (*around, noun) if noun else around
     for key in ("items", "additionalProperties"):
@@ -331,17 +345,18 @@ def _list_inner_schemas(
             yield node[key], around
     for key in ("allOf", "anyOf", "oneOf"):
         branches = node.get(key)
-        for branch in branches if isinstance(branches, list) else ():
-            yield branch, around
+        if isinstance(branches, list):
+            yield from ((branch, around) for branch in branches)
 
 
 def _find_head(name: str) -> str:
     """Return the stem of what the name of an operation is about: its last word, or the last before `by` or `for`."""
     start, *_ = re.split(r"\b(?:by|for|from|with)\b", split_identifiers(name).casefold().replace("_", " "))
-    return next(iter(reversed(_stem_words(start))), "")
+    stems = _stem_words(start)
+    return stems[-1] if stems else ""
 
 
-#: How well an operation supplies an id, 0 to 1, and the sign that shows it. The first sign that holds counts.
+#: How well an operation supplies an id, 0 to 1, and a condition for it. The first condition that is true counts.
 SIGNS: Final[tuple[tuple[float, Callable[[Want, Operation], bool]], ...]] = (
     # GET /search/movie
     (1.0, lambda want, other: other.finds and want.noun in other.path_words | other.words),
@@ -357,8 +372,8 @@ SIGNS: Final[tuple[tuple[float, Callable[[Want, Operation], bool]], ...]] = (
     (0.6, lambda want, other: bool(want.collection) and other.segments in _list_parents(want)),
     # GET /movies/popular
     (0.5, lambda want, other: want.noun in other.path_words),
-    # only the operation's name or result says it
-    (0.4, lambda want, other: want.noun in other.results or (want.noun in other.words and other.tail != ())),
+    # an order_id in the result, or the name get_order, unless the path ends in a variable
+    (0.4, lambda want, other: want.noun in other.results or (bool(other.tail) and want.noun in other.words)),
     # GET /search, which does not say what it finds
     (0.3, lambda want, other: other.finds and other.path_words <= _FINDING),
 )
@@ -366,18 +381,18 @@ SIGNS: Final[tuple[tuple[float, Callable[[Want, Operation], bool]], ...]] = (
 
 def _ends_in_self(operation: Operation) -> bool:
     """Tell whether an operation is about the caller: `GET /me`."""
-    return operation.segments[-1:] != () and operation.segments[-1] in _SELF
+    return bool(operation.segments) and operation.segments[-1] in _SELF
 
 
 def _list_parents(want: Want) -> tuple[tuple[str, ...], ...]:
-    """Return the path before the variable of an id, and the path one segment shorter, if it is not empty."""
+    """Return the path before the variable of an id, and the path one segment shorter, unless they are empty."""
     collection = want.collection or ()
     return tuple(path for path in (collection, collection[:-1]) if path)
 
 
 def _list_nouns(operation: Operation) -> set[str]:
-    """Return the nouns that an operation shows to be things of its API: in its path, and of the ids that it needs."""
-    fixed_segments = (part for part in operation.segments if "{" not in part)
+    """Return the nouns that are things of the API: in the operation's path, and of the ids that it needs."""
+    fixed_segments = (segment for segment in operation.segments if "{" not in segment)
     return {want.noun for want in operation.wants}.union(*map(_stem_words, fixed_segments))
 
 
@@ -406,42 +421,38 @@ class Suppliers:
     def rank(self, want: Want, needed_by: Operation) -> list[tuple[float, str]]:
         """Return (fit, tool id) of the operations that supply an id, the best first. The fit tells how well, 0 to 1.
 
-        An operation that needs an id with the same noun does not supply it.
-
-        Args:
-            want: the id that is needed.
-            needed_by: the operation that needs the id, which is left out.
+        `needed_by` is the operation that needs the id.
         """
         candidates = {other.tool_id: other for other in (*self._by_word[want.noun], *self._general)}
         for path in _list_parents(want):
             candidates.update((other.tool_id, other) for other in self._by_path[path])
-        ranked = [
-            (-_rate_supplier(want, other), other.tool_id)
+        candidates.pop(needed_by.tool_id, None)
+        rated = [
+            (_rate_supplier(want, other), other.tool_id)
             for other in candidates.values()
-            if other.tool_id != needed_by.tool_id
-            and want.noun not in {inner.noun for inner in other.wants}
+            if want.noun not in {own_want.noun for own_want in other.wants}  # it would need such an id itself
             and self._may_hold(other, want.noun)
         ]
-        return [(-negated, tool_id) for negated, tool_id in sorted(ranked) if negated < 0][:MAX_SUPPLIERS]
+        suppliers = [(fit, tool_id) for fit, tool_id in rated if fit > 0]
+        return sorted(suppliers, key=lambda supplier: (-supplier[0], supplier[1]))[:MAX_SUPPLIERS]
 
     def _may_hold(self, other: Operation, noun: str) -> bool:
-        """Tell whether the id of a noun may be in the result of an operation, as far as its schema tells.
-
-        An id belongs to the noun right around it. If none of the nouns around it is a thing of the API (`cast`), it
-        belongs to what the path or the name of the operation is about. Without any noun around it, it may also belong
-        to the caller (`GET /me`), or to anything if the operation is a search that does not say what it finds.
-        """
-        if other.holders is None or noun in {around[-1] for around in other.holders if around}:
-            return True
+        """Tell whether the id of a noun may be in the result of an operation, as far as its schema tells."""
+        if other.holders is None:
+            return True  # no schema tells what is in the result
+        if noun in {around[-1] for around in other.holders if around}:
+            return True  # an id belongs to the noun right around it
         if all(self._nouns.intersection(around) for around in other.holders):
-            return False  # all ids belong to other things, or there are none
+            return False  # all ids belong to other things of the API, or there are none
+        # There is an id in something that is not a thing of the API, such as `cast`. It belongs to what the path or the
+        # name is about. An id without nouns around it may also belong to the caller, or to what a search finds.
         if noun in other.path_words or noun == other.head:
             return True
-        is_general = other.finds and other.path_words <= _FINDING
+        is_general = other.finds and other.path_words <= _FINDING  # it does not say what it finds
         return () in other.holders and (is_general or (noun in _PERSON_NOUNS and _ends_in_self(other)))
 
 
 def _rate_supplier(want: Want, other: Operation) -> float:
-    """Rate how well an operation supplies an id, less for one that needs ids itself; 0: it does not."""
-    fit = next((fit for fit, holds in SIGNS if holds(want, other)), 0.0)
+    """Rate how well an operation supplies an id; 0: it does not. Each id that it needs itself lowers the rating."""
+    fit = next((fit for fit, is_true in SIGNS if is_true(want, other)), 0.0)
     return max(fit - COST_OF_WANT * len(other.wants), 0.0)

@@ -52,8 +52,9 @@ class Services:
 
     def __init__(self, sources: Sequence[str], tool_words: ToolWords) -> None:
         """Read the names of the sources. `sources`: the source of each tool, by position."""
-        self.numbers, self._sources, self._tool_words = dict(tool_words.numbers), sources, tool_words
-        self._says_source = (tool_words.source_mentions.sizes > 0).tolist()
+        self.numbers = dict(tool_words.numbers)
+        self._sources, self._tool_words = sources, tool_words
+        self._mentions_source = (tool_words.source_mentions.sizes > 0).tolist()
         service_words = _find_services(sources)
         self.words = {source: self.number_words(words) for source, words in service_words.items()}
         self.spellings = {source: self.number_words(_add_spellings(words)) for source, words in service_words.items()}
@@ -64,20 +65,20 @@ class Services:
 
     def read_text(self, tool: int) -> DescriptionWords:
         """Return the words of a tool's description."""
-        without_source = self._tool_words.texts.read(tool)
-        mentions = self._tool_words.source_mentions
-        words = without_source | mentions.read(tool) if self._says_source[tool] else without_source
+        words = without_source = self._tool_words.texts.read(tool)
+        if self._mentions_source[tool]:
+            words = without_source | self._tool_words.source_mentions.read(tool)
         return DescriptionWords(words, without_source, self.spellings[self._sources[tool]] & words)
 
     def differ(self, one: int, other: int) -> bool:
-        """Tell whether each of two tools names its own service, and neither says a word of the other's."""
-        ours, theirs = self.read_text(one).service, self.read_text(other).service
-        if not ours or not theirs:
+        """Tell whether each of two tools names its own service, and neither names the other's service."""
+        service, other_service = self.read_text(one).service, self.read_text(other).service
+        if not service or not other_service:
             return False
-        return ours.isdisjoint(self._list_naming_words(other)) and theirs.isdisjoint(self._list_naming_words(one))
+        return service.isdisjoint(self._list_all_words(other)) and other_service.isdisjoint(self._list_all_words(one))
 
-    def _list_naming_words(self, tool: int) -> frozenset[int]:
-        """Return all words that may name a tool's service: of its source, its name and its description."""
+    def _list_all_words(self, tool: int) -> frozenset[int]:
+        """Return the words of a tool's source, name and description."""
         return self.spellings[self._sources[tool]] | self._tool_words.names.read(tool) | self.read_text(tool).words
 
 

@@ -88,15 +88,31 @@ def _compare_tools(catalogue: Catalogue) -> Rivals:
         *_compare_descriptions(sources, texts, services),
         *_compare_names(sources, catalogue.names, texts, services),
     ]
-    choose = _OriginalChooser(sources, catalogue.names, services, pairs)
+    chooser = _OriginalChooser(sources, catalogue.names, services, pairs)
     copies, twins = dict[str, str](), dict[str, str]()
     for pair in pairs:
-        if ordered := choose.order(pair):
-            original, copy = (catalogue.ids[position] for position in ordered)
-            originals = twins if pair.is_twin else copies
-            originals[copy] = min(originals.get(copy, original), original)  # of several, the first by id
+        ordered = chooser.order(pair)
+        if ordered is None:
+            continue
+        original, copy = (catalogue.ids[position] for position in ordered)
+        originals = twins if pair.is_twin else copies
+        originals[copy] = min(originals.get(copy, original), original)  # of several, the first by id
     only_twins = {tool_id: original for tool_id, original in twins.items() if tool_id not in copies}
     return Rivals(copies, only_twins, _find_hollow_sources(sources, words))
+
+
+class _CopyEvidence(NamedTuple):
+    """The evidence that a tool is the copy of another, the strongest first, so that tuples can be compared.
+
+    Attributes:
+        is_disguised: its name has letters that look like others.
+        names_no_service: its description does not name its service.
+        share: share of its source's tools that are like tools of the other source.
+    """
+
+    is_disguised: bool
+    names_no_service: bool
+    share: float
 
 
 class _OriginalChooser:
@@ -105,60 +121,45 @@ class _OriginalChooser:
     def __init__(
         self, sources: Sequence[str], names: Sequence[str], services: Services, pairs: Iterable[_Pair]
     ) -> None:
-        """Count what sources imitate.
-
-        Args:
-            sources: the source of each tool, by position.
-            names: the name of each tool, by position.
-            services: the services of the tools.
-            pairs: all pairs of similar tools.
-        """
+        """Count the similar tools of each two sources. `sources` and `names` are those of each tool, by position."""
         self._sources, self._names, self._services = sources, names, services
         self._sizes = Counter(sources)
-        alike = defaultdict[tuple[str, str], set[int]](set)  # (source, other) → tools of the source like the other's
+        self._alike = defaultdict[tuple[str, str], set[int]](set)  # two sources → tools of the first like the second's
         for one, other, _ in pairs:
-            alike[sources[one], sources[other]].add(one)
-            alike[sources[other], sources[one]].add(other)
-        self._counts = {key: len(tools) for key, tools in alike.items()}
+            self._alike[sources[one], sources[other]].add(one)
+            self._alike[sources[other], sources[one]].add(other)
 
     def order(self, pair: _Pair) -> tuple[int, int] | None:
-        """Return the positions of the original and the copy; None: neither is one.
-
-        The tool with less evidence against it is the original. The other is a copy if its name is disguised, or if
-        much of its source is like the original's source.
-        """
-        evidence, other_evidence = self._rate(pair.one, pair.other), self._rate(pair.other, pair.one)
+        """Return the positions of the original and of its copy; None: neither is a copy."""
+        evidence = self._collect_evidence(pair.one, rival=pair.other)
+        other_evidence = self._collect_evidence(pair.other, rival=pair.one)
         if evidence == other_evidence:
             return None
         original, copy = (pair.one, pair.other) if evidence < other_evidence else (pair.other, pair.one)
-        disguised, _, share = max(evidence, other_evidence)
-        return (original, copy) if disguised or share >= MIN_IMITATED_SHARE else None
+        against_copy = max(evidence, other_evidence)
+        is_copy = against_copy.is_disguised or against_copy.share >= MIN_IMITATED_SHARE
+        return (original, copy) if is_copy else None
 
-    def _rate(self, tool: int, rival: int) -> tuple[bool, bool, float]:
-        """Return the evidence that a tool is the copy of another, the strongest first.
-
-        Its name is disguised; its description does not name its service; the share of its source's tools that are like
-        tools of the other source.
-        """
+    def _collect_evidence(self, tool: int, rival: int) -> _CopyEvidence:
         source = self._sources[tool]
-        share = self._counts[source, self._sources[rival]] / self._sizes[source]
-        return _is_disguised(self._names[tool]), not self._services.read_text(tool).service, share
+        share = len(self._alike[source, self._sources[rival]]) / self._sizes[source]
+        names_no_service = not self._services.read_text(tool).service
+        return _CopyEvidence(_is_disguised(self._names[tool]), names_no_service, share)
 
 
 def _find_hollow_sources(sources: Sequence[str], words: ToolWords) -> frozenset[str]:
     """Find the sources whose tools differ in nothing but their names."""
     sizes = Counter(sources)
-    n_bare: Counter[str] = Counter()  # source → tools without parameters, with hardly any words
-    by_parameters = defaultdict[str, Counter[frozenset[int]]](Counter)  # source → parameters → tools with these
+    groups = defaultdict[str, Counter[frozenset[int]]](Counter)  # source → parameters → tools with these
     for position, source in enumerate(sources):
-        if sizes[source] >= MIN_HOLLOW_TOOLS:
-            parameters = words.parameters.read(position)
-            n_bare[source] += not parameters and words.compared.sizes[position] <= MAX_HOLLOW_WORDS
-            if parameters:
-                by_parameters[source][parameters] += 1
-    n_alike = {source: max(counts.values()) for source, counts in by_parameters.items()}
+        if sizes[source] < MIN_HOLLOW_TOOLS:
+            continue
+        parameters = words.parameters.read(position)
+        # Tools without parameters differ by their descriptions, unless these have hardly any words.
+        if parameters or words.compared.sizes[position] <= MAX_HOLLOW_WORDS:
+            groups[source][parameters] += 1
     return frozenset(
-        source for source in n_bare if max(n_bare[source], n_alike.get(source, 0)) >= MIN_HOLLOW_SHARE * sizes[source]
+        source for source, counts in groups.items() if max(counts.values()) >= MIN_HOLLOW_SHARE * sizes[source]
     )
 
 
@@ -167,7 +168,7 @@ def _measure_pairs(
 ) -> Iterator[tuple[int, int, float]]:
     """Yield (one, other, overlap) for the pairs whose words have a Jaccard overlap of at least `least`.
 
-    `pairs` come in batches of two arrays, which have the positions of the one and of the other.
+    `pairs` come in batches of two arrays: positions of the first tool of each pair, and of the second.
     """
     for ones, others in pairs:
         overlaps = texts.measure_overlap(ones, others)
@@ -204,7 +205,8 @@ def _are_of_two_services(services: Services, sources: Sequence[str], one: int, o
 
 def _is_disguised(name: str) -> bool:
     """Tell whether a name has letters outside ASCII, which may look like others, or punctuation at its ends."""
-    return not name.isascii() or not (name[:1].isalnum() and name[-1:].isalnum())
+    has_plain_ends = name[:1].isalnum() and name[-1:].isalnum()
+    return not name.isascii() or not has_plain_ends
 
 
 def limit_holders(n_tools: int) -> int:
@@ -221,25 +223,21 @@ def word_overlap(one: AbstractSet[Hashable], other: AbstractSet[Hashable]) -> fl
 def _find_similar_texts(texts: WordSets) -> Iterator[tuple[Places, Places]]:
     """Yield pairs of descriptions that may have an overlap of `MIN_SHARED`, as positions, the smaller one first.
 
-    The pairs come in batches of two arrays. Two sets with so large an overlap have a word in common among the rarest of
-    each (prefix filtering), and nearly the same size. Only these words are indexed, so that not every pair must be
-    compared.
-
-    Args:
-        texts: with the rarest words first; see `rank_by_rarity`.
+    The pairs come in batches of two arrays. Two sets with so large an overlap have one of their rarest words in common
+    (prefix filtering), so only sets with a common rare word are compared. `texts` have the rarest words first.
     """
     sizes, owners = texts.sizes, texts.list_owners()
-    n_indexed = sizes - np.ceil(MIN_SHARED * sizes).astype(np.int64) + 1  # rarest words of each set
-    places = np.arange(len(owners)) - texts.ends[owners]  # of each word within its set
-    chosen = (places < n_indexed[owners]) & (sizes[owners] >= MIN_DESCRIPTION_WORDS)
+    n_rarest = sizes - np.ceil(MIN_SHARED * sizes).astype(np.int64) + 1  # words of each set of which one must be shared
+    ranks_in_set = np.arange(len(owners)) - texts.ends[owners]  # of each word; 0 for the rarest
+    indexed = (ranks_in_set < n_rarest[owners]) & (sizes[owners] >= MIN_DESCRIPTION_WORDS)
 
     def select(ones: Places, others: Places) -> Mask:
         smallest, largest = MIN_SHARED * sizes[others], sizes[others] / MIN_SHARED
-        near = (smallest <= sizes[ones]) & (sizes[ones] <= largest)
-        near[near] = texts.may_overlap(ones[near], others[near], MIN_SHARED)
-        return near
+        selected = (smallest <= sizes[ones]) & (sizes[ones] <= largest)
+        selected[selected] = texts.may_overlap(ones[selected], others[selected], MIN_SHARED)
+        return selected
 
-    yield from pair_holders(texts.words[chosen], owners[chosen], limit_holders(len(texts)), select)
+    yield from pair_holders(texts.words[indexed], owners[indexed], limit_holders(len(texts)), select)
 
 
 def _find_similar_names(
@@ -249,18 +247,19 @@ def _find_similar_names(
 
     Pairs with too few words in common are left out, unless one of the names is disguised.
     """
-    skeletons: dict[str, int] = {}  # skeleton, which is the same for names that look alike → its number
-    sources: dict[str, int] = {}  # source → its number
-    groups = np.array([skeletons.setdefault(skeleton(name), len(skeletons)) for name in names], dtype=np.int64)
-    source_of = np.array([sources.setdefault(source, len(sources)) for source in tool_sources], dtype=np.int64)
-    disguised = np.array([_is_disguised(name) for name in names], dtype=np.bool_)
+    skeletons = [skeleton(name) for name in names]  # the same for names that look alike
+    skeleton_numbers = {text: number for number, text in enumerate(dict.fromkeys(skeletons))}
+    source_numbers = {source: number for number, source in enumerate(dict.fromkeys(tool_sources))}
+    groups = np.array([skeleton_numbers[text] for text in skeletons], dtype=np.int64)
+    sources = np.array([source_numbers[source] for source in tool_sources], dtype=np.int64)
+    is_disguised = np.array([_is_disguised(name) for name in names], dtype=np.bool_)
     is_long = np.array([len(text) >= MIN_SKELETON_CHARS for text in skeletons], dtype=np.bool_)
-    members = np.flatnonzero(is_long[groups]) if len(names) else groups
+    members = np.flatnonzero(is_long)
 
     def select(ones: Places, others: Places) -> Mask:
-        near: Mask = disguised[ones] != disguised[others]
-        near |= texts.may_overlap(ones, others, MIN_SHARED_OF_NAMESAKES)
-        near &= source_of[ones] != source_of[others]
-        return near
+        one_is_disguised: Mask = is_disguised[ones] != is_disguised[others]
+        may_overlap = texts.may_overlap(ones, others, MIN_SHARED_OF_NAMESAKES)
+        selected: Mask = (one_is_disguised | may_overlap) & (sources[ones] != sources[others])
+        return selected
 
     yield from pair_holders(groups[members], members, limit_holders(len(names)), select)

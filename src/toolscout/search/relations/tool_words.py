@@ -5,6 +5,7 @@ The words of tools that have not changed are taken over from the snapshot before
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -48,8 +49,8 @@ class ToolWords:
     def __init__(self, words: Iterable[str], sets: Mapping[str, WordSets]) -> None:
         """Take the words in the order of their numbers, and the sets of all tools for each name of `SETS`."""
         self.numbers = {word: number for number, word in enumerate(words)}
-        self.compared, self.texts, self.source_mentions = (sets[name] for name in SETS[:3])
-        self.names, self.parameters, self.required = (sets[name] for name in SETS[3:])
+        self.compared, self.texts, self.source_mentions = sets["compared"], sets["texts"], sets["source_mentions"]
+        self.names, self.parameters, self.required = sets["names"], sets["parameters"], sets["required"]
 
 
 def read_tool_words(catalogue: Catalogue) -> ToolWords:
@@ -76,46 +77,44 @@ def _collect_words(catalogue: Catalogue) -> dict[str, Array]:
     earlier = catalogue.open_earlier(TOOL_WORDS_FORMAT)
     numbers: dict[str, int] = {}  # word → its number, in the order in which words are met
     builders = {name: WordSetsBuilder(numbers) for name in SETS}
-    source_names: dict[str, re.Pattern[str]] = {}
-    for batch in catalogue.batches(earlier[0].new_positions if earlier else None):
-        for tool in batch:
-            _add_words(builders, tool, source_names)
+    source_patterns: dict[str, re.Pattern[str]] = {}  # cache for `_add_words`
+    new_positions = None if earlier is None else earlier[0].new_positions  # None: all tools are new
+    for tool in itertools.chain.from_iterable(catalogue.batches(new_positions)):
+        _add_words(builders, tool, source_patterns)
     sets = {name: builder.build() for name, builder in builders.items()}
     words = list(numbers)
-    if earlier:
-        words, sets = _join_sets(*earlier, words, sets)
-    ascending = sorted(range(len(words)), key=words.__getitem__)
-    ranks = np.empty(len(words), dtype=np.int32)
-    ranks[ascending] = np.arange(len(words), dtype=np.int32)
-    arrays: dict[str, Array] = dict(Strings.of(words[number] for number in ascending).arrays("words"))
+    if earlier is not None:
+        snapshot, part = earlier
+        words, sets = _join_sets(snapshot, part, words, sets)
+    alphabetical = sorted(range(len(words)), key=words.__getitem__)
+    ranks = np.empty(len(words), dtype=np.int32)  # by number: place of the word in the alphabet
+    ranks[alphabetical] = np.arange(len(words), dtype=np.int32)
+    arrays: dict[str, Array] = dict(Strings.of(words[number] for number in alphabetical).arrays("words"))
     for name, table in sets.items():
         ordered = table.renumber(ranks)
         arrays |= {f"{name}.words": ordered.words, f"{name}.ends": ordered.ends}
     return arrays
 
 
-def _add_words(builders: Mapping[str, WordSetsBuilder], tool: Tool, source_names: dict[str, re.Pattern[str]]) -> None:
-    """Add the words of the next tool to the builder of each set.
-
-    Args:
-        builders: by the names of `SETS`.
-        tool: the tool.
-        source_names: cache: source → pattern for its name.
-    """
-    source = tool.source
-    pattern = source_names.get(source)
+def _add_words(
+    builders: Mapping[str, WordSetsBuilder], tool: Tool, source_patterns: dict[str, re.Pattern[str]]
+) -> None:
+    """Add the words of the next tool to the builder of each set of `SETS`. `source_patterns` is a cache."""
+    pattern = source_patterns.get(tool.source)
     if pattern is None:
-        pattern = source_names[source] = _compile_name(source)
+        pattern = source_patterns[tool.source] = _compile_name(tool.source)
     description = tool.description[:MAX_COMPARED_CHARS]
+    words = text_words = tokenize(description)
+    mentions: set[str] = set()
     without_source = pattern.sub(" ", description)
-    has_name = without_source != description
-    words = tokenize(description)
+    if without_source != description:
+        text_words = tokenize(without_source)
+        without_addresses = pattern.sub(_drop_address, description)
+        if without_addresses != without_source:  # a sentence mentions the name of the source
+            mentions = set(tokenize(without_addresses)).difference(text_words)
     builders["compared"].add(word for word in words if not word.isdecimal())
-    texts = tokenize(without_source) if has_name else words
-    builders["texts"].add(texts)
-    # The description without the name in addresses. It equals `without_source` if no sentence mentions the name.
-    with_mentions = pattern.sub(_drop_address, description) if has_name else without_source
-    builders["source_mentions"].add(set() if with_mentions == without_source else {*tokenize(with_mentions)} - {*texts})
+    builders["texts"].add(text_words)
+    builders["source_mentions"].add(mentions)
     builders["names"].add(tokenize(split_identifiers(tool.name)))
     builders["parameters"].add(_name_parameters(parameter_names(tool.parameters, 1)))
     builders["required"].add(_name_parameters(_list_required(tool)))
@@ -124,43 +123,39 @@ def _add_words(builders: Mapping[str, WordSetsBuilder], tool: Tool, source_names
 def _join_sets(
     earlier: EarlierSnapshot, part: SnapshotPart, words: Sequence[str], sets: Mapping[str, WordSets]
 ) -> tuple[list[str], dict[str, WordSets]]:
-    """Join the sets of unchanged tools with the sets of the others. Words that no tool has any more are left out.
+    """Join the sets of unchanged tools, in a part of the earlier snapshot, with the sets of the other tools.
 
-    Args:
-        earlier: the snapshot before.
-        part: its words and sets.
-        words: words of the new and changed tools, in the order of their numbers.
-        sets: sets of these tools.
-
-    Returns:
-        The words of all tools in the order of their numbers, and the sets of all tools in the order of the ids.
+    The words, given and returned, are in the order of their numbers. The returned sets are in the order of the ids.
+    Words that no tool has any more are left out.
     """
-    before = {name: table.take(earlier.positions[earlier.kept_positions]) for name, table in _open_sets(part).items()}
+    kept_before = earlier.positions[earlier.kept_positions]
+    kept_sets = {name: table.take(kept_before) for name, table in _open_sets(part).items()}
     earlier_words = Strings.from_arrays(part.arrays, "words")
     is_used = np.zeros(len(earlier_words), dtype=np.bool_)
-    for table in before.values():
+    for table in kept_sets.values():
         is_used[table.words] = True
     new_numbers = np.full(len(earlier_words), -1, dtype=np.int32)  # by earlier number; -1: no tool has the word
     numbers = {word: number for number, word in enumerate(words)}
     for earlier_number in np.flatnonzero(is_used).tolist():
         new_numbers[earlier_number] = numbers.setdefault(earlier_words[earlier_number], len(numbers))
-    # Joined are first the kept tools, then the new ones. The inverse permutation brings them into the order of the ids.
+    # The joined sets have the kept tools first and then the new ones. `order` brings them into the order of the ids.
     order = np.argsort(np.concatenate([earlier.kept_positions, earlier.new_positions]))
-    return list(numbers), {
-        name: WordSets.join([before[name].renumber(new_numbers), sets[name]]).take(order) for name in SETS
-    }
+    joined = {name: WordSets.join([kept_sets[name].renumber(new_numbers), sets[name]]) for name in SETS}
+    return list(numbers), {name: table.take(order) for name, table in joined.items()}
 
 
 def _compile_name(source: str) -> re.Pattern[str]:
-    """Return a pattern for the name of a source, however a text joins its words; it matches nothing for no words."""
-    words = map(re.escape, re.findall(r"[^\W_]+", source))
-    return re.compile(r"[\W_]+".join(words) or r"(?!)", re.IGNORECASE)
+    """Return a pattern for the name of a source, whatever punctuation or spaces join its words in a text."""
+    words = re.findall(r"[^\W_]+", source)
+    never = r"(?!)"  # the pattern for a name without words: it matches nothing
+    return re.compile(r"[\W_]+".join(words) or never, re.IGNORECASE)
 
 
 def _drop_address(match: re.Match[str]) -> str:
     """Return the match of a source's name as it is, or a space if it is part of an address: `@acme/hubspot`."""
-    is_address = match.string[: match.start()].endswith(("@", "/")) or any(mark in match[0] for mark in "/_-")
-    return " " if is_address else match[0]
+    name, text_before = match[0], match.string[: match.start()]
+    is_in_address = text_before.endswith(("@", "/")) or any(mark in name for mark in "/_-")
+    return " " if is_in_address else name
 
 
 def _name_parameters(names: Iterable[str]) -> frozenset[str]:
