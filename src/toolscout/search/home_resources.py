@@ -186,7 +186,8 @@ class HomeResources:
         exact, name = self.index_tools(catalogue, encoder, style), self.settings.index
         space, engine = name_space(encoder, style, name), find_engine(name)
         if engine is not None:
-            if catalogue.fingerprints is None:  # it is not in a store, so it must not change what an engine stores
+            # A catalogue without fingerprints is not in a store, so it must not change what an engine stores.
+            if catalogue.fingerprints is None:
                 return exact
             snapshot = Snapshot(catalogue.generation, catalogue.ids, catalogue.fingerprints)
             weigh = functools.partial(_weigh_terms, catalogue)
