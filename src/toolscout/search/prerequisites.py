@@ -281,7 +281,7 @@ def _source_of(hit: Hit) -> str:
 def _find_leading(hits: Sequence[Hit]) -> set[str]:
     """Return the ids of the matches that get prerequisites by names alone.
 
-    These are the first matches of each step, if they are of the same source as the very first.
+    These are the first matches of each step that are of the same source as its very first match.
     """
     by_step = defaultdict[str | None, list[Hit]](list)
     for hit in hits:
