@@ -129,6 +129,17 @@ def test_words_of_no_phrase_take_no_memory() -> None:
     assert used < 100_000
 
 
+class EmptiedByAnotherThread(dict):  # type: ignore[type-arg]
+    def __setitem__(self, key: object, value: object) -> None:
+        """The value is gone before this thread can read it."""
+
+
+def test_additions_are_returned_although_another_thread_empties_their_cache() -> None:
+    expanded = expand(TOOLS)
+    expanded._additions = EmptiedByAnotherThread()
+    assert [addition.phrase for addition in expanded.find_additions("an umbrella")] == ["umbrella"]
+
+
 def test_an_added_word_counts_with_its_weight() -> None:
     plain, expanded = BM25.build(TOOLS), expand(TOOLS)
     query = "umbrella"

@@ -112,58 +112,59 @@ class Thesaurus:
         for line in lines:
             if line and not line.startswith("#"):
                 text, _, words = line.partition("\t")
-                self._lines[_find_first_word(text)].append(line)
                 if not words.strip():
                     raise ValueError(f"expected a phrase, a tab and words, found {line!r}")
+                self._lines[_find_first_word(text)].append(line)
 
     def find(self, stems: Sequence[str]) -> list[Phrase]:
-        """Return the phrases of a request in its order. No word of the request belongs to two of them.
-
-        Args:
-            stems: of the request, from `list_stems`.
-        """
+        """Return the phrases of a request, given its `list_stems`, in order. No word belongs to two phrases."""
         phrases: list[Phrase] = []
         taken = [False] * len(stems)
-        for start, stem in enumerate(stems):
-            if taken[start] or not (by_second := self._group_lines(stem)):
+        for start in range(len(stems)):
+            if taken[start]:
                 continue
-            seconds = [second for second in _list_second_stems(stems, start) if second in by_second]
-            for phrase in self._list_phrases(stem, seconds) if seconds else ():
-                if places := _find_places(phrase, stems, taken, start):
+            for phrase in self._list_phrases(stems, start):
+                places = _find_places(phrase, stems, taken, start)
+                if places:
                     phrases.append(phrase)
                     for place in places:
                         taken[place] = True
                     break
         return phrases
 
-    def _list_phrases(self, first: str, seconds: Sequence[str]) -> list[Phrase]:
-        """Return the phrases that begin with a stem and one of these second stems, the longest first."""
-        ranked = [phrase for second in dict.fromkeys(seconds) for phrase in self._rank_phrases(first, second)]
-        return [phrase for *_, phrase in (sorted(ranked) if len(ranked) > 1 else ranked)]
+    def _list_phrases(self, stems: Sequence[str], start: int) -> list[Phrase]:
+        """Return the phrases that may begin at a place of a request, the longest first."""
+        by_second = self._group_lines(stems[start])
+        if not by_second:
+            return []
+        seconds = dict.fromkeys(second for second in _list_second_stems(stems, start) if second in by_second)
+        ranked = [phrase for second in seconds for phrase in self._rank_phrases(stems[start], second)]
+        return [phrase for _, _, phrase in sorted(ranked)]
 
     def _group_lines(self, first: str) -> dict[str, list[tuple[int, str]]]:
         """Group the lines whose phrases begin with a stem: second stem, or `ONE_WORD` → (number, line) of each."""
         if first not in self._lines_by_stem:  # not cached: requests have new words without end
             return {}
-        if (by_second := self._by_second.get(first)) is None:
-            by_second = {}
+        if first not in self._by_second:
+            by_second = defaultdict[str, list[tuple[int, str]]](list)
             for number, line in enumerate(self._lines_by_stem[first]):
-                word, *more = _list_needed_words(line.partition("\t")[0])
-                is_one = not more or len(_all_words.list_terms(word)) > 1
-                by_second.setdefault(ONE_WORD if is_one else _find_stem(more[0]), []).append((number, line))
-            self._by_second[first] = by_second
-        return by_second
+                words = _list_needed_words(line.partition("\t")[0])
+                has_second = len(words) > 1 and len(_all_words.list_terms(words[0])) == 1
+                second = _find_stem(words[1]) if has_second else ONE_WORD
+                by_second[second].append((number, line))
+            self._by_second[first] = dict(by_second)
+        return self._by_second[first]
 
     def _rank_phrases(self, first: str, second: str) -> list[tuple[int, int, Phrase]]:
         """Return the phrases that begin with two stems, each as (- number of stems, number of its line, phrase).
 
-        Sorted, the longest phrases come first, and of equally long ones the earlier lines with this first stem.
+        If these are sorted, the longest phrases come first, and of equally long ones those of earlier lines.
         """
-        if (ranked := self._ranked.get((first, second))) is None:
+        key = first, second
+        if key not in self._ranked:
             phrases = [(number, _make_phrase(*line.split("\t", 1))) for number, line in self._by_second[first][second]]
-            ranked = [(-len(phrase.stems), number, phrase) for number, phrase in phrases]
-            self._ranked[first, second] = ranked
-        return ranked
+            self._ranked[key] = [(-len(phrase.stems), number, phrase) for number, phrase in phrases]
+        return self._ranked[key]
 
     @functools.cached_property
     def _lines_by_stem(self) -> dict[str, list[str]]:
@@ -189,21 +190,21 @@ def list_stems(text: str) -> tuple[str, ...]:
 
 def _find_stem(word: str) -> str:
     """Return the stem of a word, the first one if it has several ("mp3": `mp3`, `mp`)."""
-    # Only a text is folded ("müde" to "mude"). A word without accents needs no folding, which keeps loading fast.
+    # `list_terms` does not fold accents ("müde" to "mude"), which takes time that a word without accents can save.
     stem = (_all_words.list_terms(word) if word.isascii() else _all_words(word))[0]
     return _CONTRACTIONS.get(stem, stem)
 
 
 def _find_first_word(text: str) -> str:
-    """Return the first word of a phrase that counts; determiners count only if hardly anything else is left.
+    """Return the first of the words that `_list_needed_words` returns.
 
     Raises:
         ValueError: if the phrase does not begin with a word in small letters.
     """
-    first = _PHRASE_WORD.match(text)
-    if first is None:
+    match = _PHRASE_WORD.match(text)
+    if match is None:
         raise ValueError(f"expected a phrase in small letters, found {text!r}")
-    return first[0] if first[0] not in _DETERMINERS else _list_needed_words(text)[0]
+    return _list_needed_words(text)[0] if match[0] in _DETERMINERS else match[0]
 
 
 def _list_needed_words(text: str) -> list[str]:
@@ -222,17 +223,22 @@ def _make_phrase(text: str, words: str) -> Phrase:
     needed = main if len(main) > 1 else stems
     n_main_words = len(_main_words(text))  # without function words
     return Phrase(
-        text, tuple(words.split()), tuple(needed), len(needed) > n_main_words, n_main_words >= MIN_LOOSE_WORDS
+        text,
+        words=tuple(words.split()),
+        stems=tuple(needed),
+        has_function_words=len(needed) > n_main_words,
+        is_loose=n_main_words >= MIN_LOOSE_WORDS,
     )
 
 
 def _list_second_stems(stems: Sequence[str], start: int) -> list[str]:
     """Return the stems that can be the second of a phrase that begins at a place of a request, and `ONE_WORD`."""
-    seconds, n_between = [ONE_WORD], 0
+    seconds = [ONE_WORD]
+    n_counting = 0  # stems that are no determiners
     for stem in itertools.islice(stems, start + 1, start + 1 + MAX_REACH):
         seconds.append(stem)
-        n_between += stem not in _DETERMINER_STEMS
-        if n_between > MAX_WORDS_BETWEEN:
+        n_counting += stem not in _DETERMINER_STEMS
+        if n_counting > MAX_WORDS_BETWEEN:
             break
     return seconds
 
@@ -240,11 +246,7 @@ def _list_second_stems(stems: Sequence[str], start: int) -> list[str]:
 def _find_places(phrase: Phrase, stems: Sequence[str], taken: Sequence[bool], start: int) -> list[int]:
     """Return the places of a phrase's stems in a request, the first at `start`; empty if the phrase is not there.
 
-    Args:
-        phrase: the phrase, which begins with the stem at `start`.
-        stems: of the request.
-        taken: for each stem of the request, whether another phrase has it.
-        start: where to look.
+    `taken` says for each stem of the request whether another phrase has it.
     """
     places = [start]
     n_allowed = MAX_WORDS_BETWEEN if phrase.is_loose else 0
@@ -304,7 +306,7 @@ def _list_terms(word: str) -> tuple[str, ...]:
 
 
 class Addition(NamedTuple):
-    """A phrase of a request, and those of its words that the request gets."""
+    """A phrase of a request, and the words that the search adds to the request for it."""
 
     phrase: str
     words: tuple[str, ...]
@@ -333,22 +335,22 @@ class ExpandedWords(BM25):
         self._tools_with: dict[str, int] = {}  # cache: phrase → number of tools that have all its words
 
     def find_additions(self, query: str) -> tuple[Addition, ...]:
-        """Return the phrases of a query that add words, each with words that neither the query nor another one has."""
-        if (cached := self._additions.get(query)) is not None:
+        """Return the phrases that add words to a query; no word is in the query already, or in two additions."""
+        cached = self._additions.get(query)
+        if cached is not None:
             return cached
         stems = list_stems(query)
-        phrases = self._find_phrases(query, stems)
         additions: list[Addition] = []
         present, added = set(stems), set[str]()
-        for phrase in phrases:
+        for phrase in self._find_phrases(query, stems):
             words = [word for word in phrase.words if word not in added and not present.issuperset(_list_terms(word))]
             if words and not self._is_served(phrase, len(stems)):
                 added.update(words)
                 additions.append(Addition(phrase.text, tuple(words)))
         if len(self._additions) >= MAX_CACHED_ADDITIONS:
             self._additions = {}
-        self._additions[query] = tuple(additions)
-        return self._additions[query]
+        self._additions[query] = result = tuple(additions)
+        return result
 
     def _find_phrases(self, query: str, stems: Sequence[str]) -> list[Phrase]:
         """Find the phrases of a query: English ones in an English query, phrases of other languages in any other."""
@@ -359,18 +361,20 @@ class ExpandedWords(BM25):
         return phrases
 
     def count_added_words(self, addition: Addition, ids: Sequence[str]) -> int:
-        """Return how many words of an addition the tool of `ids` has that has most of them."""
-        # A word has the tools that score anything with any of its terms: one row of booleans for each word.
+        """Return the greatest number of an addition's words that one of the tools `ids` has."""
+        # One row of booleans for each word: a tool has the word if it has a score for any of the word's terms.
         has_word = [(self._plain.score_terms(word, ids) > 0).any(axis=0) for word in addition.words]
         return int(np.sum(has_word, axis=0).max(initial=0))
 
     def _is_served(self, phrase: Phrase, n_words: int) -> bool:
         """Tell whether a request of `n_words` words needs nothing added, because the phrase's own words find tools."""
-        if (n_tools := self._tools_with.get(phrase.text)) is None:
-            n_tools = self._tools_with[phrase.text] = self._plain.count_tools(phrase.text)
+        if phrase.text not in self._tools_with:
+            self._tools_with[phrase.text] = self._plain.count_tools(phrase.text)
+        n_tools = self._tools_with[phrase.text]
         if n_tools > MAX_SERVED_SHARE * len(self.ids):
             return True
-        return n_words > MAX_SHORT_REQUEST and n_tools > 0 and not phrase.has_function_words
+        is_long_request = n_words > MAX_SHORT_REQUEST
+        return is_long_request and n_tools > 0 and not phrase.has_function_words
 
     def _look_up_terms(self, query: str) -> tuple[Mapping[str, float], dict[str, Postings]]:
         """Return term → weight for a query and its additions, and the postings of the terms that some tool has."""
@@ -406,10 +410,11 @@ class ExpandedWords(BM25):
         additions = self.find_additions(query)
         if not additions:
             return explanation
-        query_terms = self._plain._look_up_terms(query)[0]
+        query_terms, _ = self._plain._look_up_terms(query)
+        notes = [explanation.note, *(addition.describe() for addition in additions)]
         return msgspec.structs.replace(
             explanation,
-            note="; ".join([*filter(None, [explanation.note]), *(addition.describe() for addition in additions)]),
+            note="; ".join(filter(None, notes)),
             # A tool lacks words of the query, and not those that were only added.
             missing=tuple(term for term in explanation.missing if term in query_terms),
         )
@@ -423,11 +428,6 @@ def encode_expanded(texts: list[str], encoder: Encoder, words: ExpandedWords) ->
     """Encode queries, each with the words that its phrases add: unit rows, `(n, dim)`, read only.
 
     The last result is cached, because ranking and abstention need it one after the other.
-
-    Args:
-        texts: the queries.
-        encoder: encodes queries and added words.
-        words: finds the added words, and says what they weigh.
     """
     last_texts, last_encoder, rows = words.last_encoded
     if last_encoder is encoder and last_texts == texts:
@@ -442,18 +442,18 @@ def _encode_expanded(texts: list[str], encoder: Encoder, words: ExpandedWords) -
     """Encode queries, and add to the row of each the vector of its added words; see `encode_expanded`."""
     rows = encoder.encode(texts, kind="query")
     added = [" ".join(word for addition in words.find_additions(text) for word in addition.words) for text in texts]
-    places = [place for place, text in enumerate(added) if text]
-    if not places:
+    expanded = [number for number, added_text in enumerate(added) if added_text]
+    if not expanded:
         return rows
-    shares = np.array([words.weight * _choose_share(texts[place], words) for place in places], dtype=np.float32)
-    added_rows = encoder.encode([added[place] for place in places], kind="query")
+    lengths = np.array([words.weight * _choose_length(texts[number], words) for number in expanded], dtype=np.float32)
+    added_rows = encoder.encode([added[number] for number in expanded], kind="query")
     rows = rows.copy()
-    rows[places] = unit_rows(rows[places] + shares[:, None] * added_rows)
+    rows[expanded] = unit_rows(rows[expanded] + lengths[:, None] * added_rows)
     return rows
 
 
-def _choose_share(text: str, words: ExpandedWords) -> float:
-    """Return the length of the added words' vector for a request with additions, before it is weighted."""
+def _choose_length(text: str, words: ExpandedWords) -> float:
+    """Return how long the vector of the added words is, beside 1 for the request's, before `words.weight` counts."""
     if len(list_stems(text)) > MAX_SHORT_VECTOR_REQUEST:
         return LONG_VECTOR_SHARE
     has_phrase = any(" " in addition.phrase for addition in words.find_additions(text))
