@@ -75,11 +75,12 @@ class Selector:
 
     def __init__(self, settings: Settings) -> None:
         """Decide under these settings and their origins."""
-        self.settings, self._place, self._home = settings, settings.place, open_home(settings.place)
+        self.settings, self._home = settings, open_home(settings.place)
         # A stamp changes whenever its file is written.
         self._manifests: dict[Path, tuple[object, Manifest]] = {}  # folder of a model → stamp of its manifest, manifest
         self._champion: tuple[object, Path | None] = (None, None)  # stamp of the file that names it, its folder
-        self._unfit: tuple[object, str] = (None, "")  # a state in which the champion cannot serve, and the notice
+        self._failed_state: object = None  # the state of the home in which the champion could not serve last
+        self._failure_notice = ""  # says why it could not
 
     def select(
         self,
@@ -108,38 +109,35 @@ class Selector:
         try:
             promoted = self.champion()
         except StoreError as error:
-            return self._pass_over(None, error, prepare)
+            return self._fall_back(None, error, prepare)
         if promoted is None:
             return self.default(), ""
-        state = champion.stamp(self._place), model_store.stamp(promoted), generation()
-        unfit_state, notice = self._unfit
-        if unfit_state == state:  # not tried again before something changes
-            return self.default(), notice
+        state = champion.stamp(self.settings.place), model_store.stamp(promoted), generation()
+        if state == self._failed_state:  # nothing has changed since the champion failed, so it is not tried again
+            return self.default(), self._failure_notice
         selection, problem = self.try_champion(prepare)
-        if selection is not None and (problem is None or isinstance(problem, Unavailable)):
-            return selection, ""  # a service may answer again, so the champion stays selected
+        can_serve = problem is None or isinstance(problem, Unavailable)  # an unavailable service may soon answer again
+        if selection is not None and can_serve:
+            return selection, ""
         assert problem is not None
-        return self._pass_over(state, problem, prepare)
+        return self._fall_back(state, problem, prepare)
 
     def recipe_options(self, selection: Selection) -> dict[str, object]:
-        """Return the options of the setting `recipe_options` if they are meant for this recipe, or else none.
+        """Return the setting `recipe_options` if it was made for this recipe; else no options.
 
-        They are meant for the setting `recipe`, unless that was set nearer to the search than they were: then they
-        belong to another recipe.
+        The options are made for the recipe in the setting `recipe`. But if the recipe was set nearer to the search than
+        the options, such as by an argument while a file sets the options, they were made for a recipe in that file.
 
         Raises:
-            ConfigError: if they cannot be read.
+            ConfigError: if the options cannot be read.
         """
-        is_overridden = self._rank("recipe", None) > self._rank("recipe_options", None)
-        if selection.recipe != self.settings.recipe or is_overridden:
+        is_recipe_nearer = self._rank_origin("recipe") > self._rank_origin("recipe_options")
+        if selection.recipe != self.settings.recipe or is_recipe_nearer:
             return {}
         return parse_pairs(self.settings.recipe_options, "recipe_options")
 
     def try_champion(self, prepare: Callable[[Selection], object]) -> tuple[Selection | None, UserError | None]:
-        """Try whether the champion can serve: read it, and prepare its pipeline. Nothing else decides that.
-
-        Args:
-            prepare: builds the pipeline of a selection.
+        """Try whether the champion can serve: read its model, and prepare its pipeline.
 
         Returns:
             The selection of the champion, None if it cannot be read; and the error that keeps it from serving, None if
@@ -153,22 +151,20 @@ class Selector:
             return selection, error
         return selection, None
 
-    def _pass_over(
+    def _fall_back(
         self, state: object, error: UserError, prepare: Callable[[Selection], object]
     ) -> tuple[Selection, str]:
-        """Return what serves instead of the champion, which cannot serve in this state."""
+        """Prepare what serves instead of the champion, and remember that it fails in this state of the home."""
         selection = self.default()
-        notice = f"searched with {selection.recipe} instead of the promoted model: {error}"
-        self._unfit = state, notice
+        self._failure_notice = f"searched with {selection.recipe} instead of the promoted model: {error}"
+        self._failed_state = state
         prepare(selection)
-        return selection, notice
+        return selection, self._failure_notice
 
     def find(self, recipe: str | None, model: str | Path | None) -> Selection:
-        """Return what serves a search by its names, without checking that it can serve; see the module.
+        """Return what serves a search that names this recipe and folder of a model, or None; see the module.
 
-        Args:
-            recipe: that the search names.
-            model: the folder that the search names.
+        It is not checked that the selection can serve.
 
         Raises:
             ConfigError: for a recipe and a model that do not belong together.
@@ -179,18 +175,20 @@ class Selector:
         name = recipe or self.settings.recipe
         if folder is None:
             return self._find_promoted(name, recipe) or Selection(name)
-        recipe_rank, model_rank = self._rank("recipe", recipe), self._rank("model", model)
+        recipe_rank = self._rank_origin("recipe") if recipe is None else CALL_RANK
+        model_rank = self._rank_origin("model") if model is None else CALL_RANK
         if recipe_rank > model_rank and not registry.recipe(name).is_fitted:
-            return Selection(name)
+            return Selection(name)  # the recipe decides, and needs no model
         manifest = self._read_manifest(folder)
-        if recipe_rank >= model_rank:  # otherwise the model decides, and brings its recipe
+        if recipe_rank >= model_rank:  # the recipe was named too, so the model must be one of its models
             model_store.check_recipe(folder, manifest, name)
         elif not registry.is_known(manifest.recipe):
             raise ConfigError(
                 f"{folder}: toolscout {manifest.version} fitted this model for the recipe {manifest.recipe!r}, which "
                 "this version does not have. Use that version, or fit another model"
             )
-        return Selection(manifest.recipe, folder, manifest, self._encoder_beside_model() if model is None else None)
+        encoder = self._get_encoder_argument() if model is None else None
+        return Selection(manifest.recipe, folder, manifest, encoder)
 
     def default(self) -> Selection:
         """Return what serves searches without a champion."""
@@ -200,54 +198,56 @@ class Selector:
         """Return the champion, unless another recipe is named, or this version does not have its recipe.
 
         Args:
-            name: of the recipe that would serve without a champion.
-            recipe: that the search names.
+            name: the recipe that would serve without a champion.
+            recipe: the recipe that the search names; None: a setting may still name one.
         """
-        is_named = self.is_named(recipe, None)  # by the search or a setting
-        if is_named and not registry.recipe(name).is_fitted:
-            return None
+        is_recipe_named = self.is_named(recipe, None)
+        if is_recipe_named and not registry.recipe(name).is_fitted:
+            return None  # a recipe that needs no model is searched without one
         folder = self.champion()
         if folder is None:
             return None
         manifest = self._read_manifest(folder)
-        if not registry.is_known(manifest.recipe) or (is_named and manifest.recipe != name):
+        has_other_recipe = is_recipe_named and manifest.recipe != name
+        if has_other_recipe or not registry.is_known(manifest.recipe):
             return None
-        return Selection(manifest.recipe, folder, manifest, self._encoder_beside_model(), promoted=not is_named)
+        encoder = self._get_encoder_argument()
+        return Selection(manifest.recipe, folder, manifest, encoder, promoted=not is_recipe_named)
 
     def is_named(self, recipe: str | None, model: str | Path | None) -> bool:
         """Tell whether the search or a setting names a recipe or a model."""
-        names = (recipe, model, self.settings.model)
-        return any(name is not None for name in names) or bool(self._rank("recipe", None))
+        if recipe is not None or model is not None or self.settings.model is not None:
+            return True
+        return self._rank_origin("recipe") > ORIGIN_RANKS["default"]
 
     def champion(self) -> Path | None:
         """Return the folder of the champion. None: there is none."""
         stamp = self._home.stamp_document(champion.CHAMPION_FILE)
         known_stamp, folder = self._champion
         if stamp != known_stamp:
-            folder = champion.current(self._place)
+            folder = champion.current(self.settings.place)
             self._champion = stamp, folder
         return folder
 
     def encoder(self, selection: Selection) -> tuple[str, bool]:
         """Return the name of the encoder to search with, and whether the pipeline certainly needs it.
 
-        A model is searched with the encoder that it was fitted on, unless another is named for it. A model that brings
-        its own encoder needs none. A recipe that lacks its model needs none either, since it is refused.
+        A model is searched with the encoder that it was fitted on, unless another is named for it.
         """
-        chosen = registry.recipe(selection.recipe)
-        if selection.manifest is not None and selection.manifest.encoder is not None:
-            return selection.encoder or selection.manifest.encoder.name, True
-        is_needed = chosen.encodes and selection.manifest is None and not chosen.is_fitted
-        return chosen.encoder or self.settings.encoder, is_needed
+        recipe, manifest = registry.recipe(selection.recipe), selection.manifest
+        if manifest is not None and manifest.encoder is not None:
+            return selection.encoder or manifest.encoder.name, True
+        name = recipe.encoder or self.settings.encoder
+        if manifest is not None or recipe.is_fitted:
+            return name, False  # the model has an encoder of its own, or it is missing and the search is refused
+        return name, recipe.encodes
 
-    def _encoder_beside_model(self) -> str | None:
-        """Return the encoder that an argument names, or None. A model from the settings is searched with it."""
+    def _get_encoder_argument(self) -> str | None:
+        """Return the encoder that an argument names, or None. Any model is searched with it that no search names."""
         return self.settings.encoder if self.settings.origins.get("encoder") == "argument" else None
 
-    def _rank(self, name: str, named: object) -> int:
-        """Return how near to the search the setting `name` was set; `named`: what the search itself names instead."""
-        if named is not None:
-            return CALL_RANK
+    def _rank_origin(self, name: str) -> int:
+        """Return how near to the search the setting `name` was set: the rank of its origin."""
         return ORIGIN_RANKS.get(self.settings.origins.get(name, "default"), FILE_RANK)
 
     def _read_manifest(self, folder: Path) -> Manifest:
@@ -305,7 +305,8 @@ class ChampionSwitch:
         self._retired: dict[SelectionKey, float] = {}  # former champions with a pipeline, and since when
         self._decide_lock = threading.Lock()
         self._failed_at = float("-inf")  # monotonic seconds when a new champion could not be made ready
-        self._has_changed, self._shall_end = threading.Event(), False  # the event wakes the thread
+        self._has_changed = threading.Event()  # wakes the thread before `LOOK_INTERVAL_S` is over
+        self._shall_end = False  # for the thread
         self._thread: threading.Thread | None = None
 
     def start(self, prepare: Prepare, prepare_aside: Prepare) -> None:
@@ -356,9 +357,9 @@ class ChampionSwitch:
 
     def _decide(self, prepare: Prepare) -> tuple[Selection, str]:
         """Decide what should serve, build its pipeline, and let it serve."""
-        # State and generation are read first: what changes meanwhile makes the decision outdated at once.
+        # State and generation are read before the decision, so that a change in between makes it outdated at once.
         folder, state, generation = None, None, self._generation()
-        with suppress(StoreError):  # the selector below says what is wrong
+        with suppress(StoreError):  # `self._selector.select` returns a notice that names the error
             folder = self._selector.champion()
         with suppress(StoreError):
             state = self._read_state(folder)
@@ -366,10 +367,11 @@ class ChampionSwitch:
         if not selection.promoted:
             with suppress(UserError):  # the next search raises it
                 prepare(selection)
-        former, self._serving = self._serving, _Serving(selection, notice, folder, state, generation)
-        if former is not None and former.selection.promoted and former.selection.key != selection.key:
+        former = self._serving
+        self._serving = _Serving(selection, notice, folder, state, generation)
+        if former is not None and former.selection.promoted:
             self._retired[former.selection.key] = time.monotonic()
-        self._retired.pop(selection.key, None)
+        self._retired.pop(selection.key, None)  # what serves now is not freed, even if it is the former champion
         return selection, notice
 
     def _follow(self) -> None:
@@ -379,14 +381,13 @@ class ChampionSwitch:
             self._has_changed.clear()
             self._free_retired()
             serving = self._serving
-            has_paused = time.monotonic() - self._failed_at >= RETRY_AFTER_S
-            if serving is None or self._shall_end or not has_paused or not self._is_outdated(serving):
-                continue
-            try:
-                self.catch_up()
-            except Exception:  # the former champion goes on, whatever the error
-                self._failed_at = time.monotonic()
-                _log.exception("The new champion could not be made ready. The former one goes on.")
+            may_build = not self._shall_end and time.monotonic() - self._failed_at >= RETRY_AFTER_S
+            if may_build and serving is not None and self._is_outdated(serving):
+                try:
+                    self.catch_up()
+                except Exception:  # the former champion goes on, whatever the error
+                    self._failed_at = time.monotonic()
+                    _log.exception("The new champion could not be made ready. The former one goes on.")
 
     def _free_retired(self) -> None:
         """Free the pipelines of former champions on which no search can still run."""
@@ -394,5 +395,5 @@ class ChampionSwitch:
             if time.monotonic() - since < KEEP_FORMER_S:
                 continue
             self._retired.pop(key, None)
-            if self._serving is not None and self._serving.selection.key != key:
+            if self._serving is not None and self._serving.selection.key != key:  # it may have been promoted again
                 self._forget(key)
