@@ -30,7 +30,7 @@ __all__ = ["MAX_AUTO_TOOLS", "Scout"]
 
 MAX_AUTO_TOOLS: Final = 10  # in an answer with `k="auto"`
 
-#: Member of version 0.2 → where it is; empty: a scout is a catalogue.
+#: Member of version 0.2 → its path from a scout; empty: the scout itself, which is a catalogue now.
 MOVED_MEMBERS: Final = {
     "build": "engine.builder.build_ranking",
     "catalogue": "",
@@ -98,9 +98,10 @@ class Scout(CatalogueManager):
         """Return a member under the name that it had in version 0.2, with a warning."""
         if name not in MOVED_MEMBERS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        new = MOVED_MEMBERS[name]  # empty: the scout itself
-        warnings.warn(f"Scout.{name} is now {f'Scout.{new}' if new else 'Scout'}", DeprecationWarning, stacklevel=2)
-        return operator.attrgetter(new)(self) if new else self
+        path = MOVED_MEMBERS[name]
+        new_name = f"Scout.{path}" if path else "Scout"
+        warnings.warn(f"Scout.{name} is now {new_name}", DeprecationWarning, stacklevel=2)
+        return operator.attrgetter(path)(self) if path else self
 
     @functools.cached_property
     def journal(self) -> Journal:
@@ -176,10 +177,7 @@ class Scout(CatalogueManager):
         The environment or the settings file may name a model that cannot serve the catalogue yet, because its sources
         are still to be added. The search then reports that; here only the setting `recipe` is prepared.
 
-        Args:
-            recipe: as in `search`.
-            model: as in `search`.
-            progress: called with (done, total) while texts are embedded.
+        `recipe` and `model` are those of `search`; `progress` is called with (done, total) while texts are embedded.
         """
         self.engine.embed(recipe, model=model, progress=progress)
 
@@ -199,9 +197,9 @@ class Scout(CatalogueManager):
 
         Args:
             query: the request. `select:name,name` asks for tools by name.
-            k: the most tools to return; by default the setting `k`. `auto`: until the coverage reaches the setting
-                `coverage_aim` or more tools add little (`search.steps.merge.end_answer`), at most `MAX_AUTO_TOOLS`;
-                recipes that estimate no coverage return as many.
+            k: the most tools to return; by default the setting `k`. An answer with `auto` has `MAX_AUTO_TOOLS` tools,
+                or fewer if its coverage reaches the setting `coverage_aim` or more tools would add little to it
+                (`search.steps.merge.end_answer`).
             recipe: see `toolscout.recipes.registry`; by default the recipe of the model, else of the champion, else the
                 setting `recipe`.
             model: the folder of a fitted model (`toolscout train`); by default the setting `model`.
@@ -234,24 +232,15 @@ class Scout(CatalogueManager):
         deadline: float | None = None,
         split: bool = True,
     ) -> list[Answer]:
-        """Run a batch of searches, all on the same state of the catalogue.
+        """Run a batch of searches, all on the same state of the catalogue. The answers are in the order of `queries`.
 
-        Args:
-            queries: the requests. The answers come in their order.
-            k: see `search`, as for all other arguments. They apply to each of the requests.
-            recipe: the recipe.
-            model: the folder of a fitted model.
-            visible: which tools this caller may discover.
-            caller: the caller's name for the journal.
-            deadline: for all of them together, on the clock of `time.monotonic`.
-            split: whether a request may be split into steps.
+        The other arguments are those of `search`, and apply to each query; the deadline is for all queries together.
         """
         caller = caller or self.settings.caller
-        # a template; each search gets its own query
-        common = Answer(query="", visible=visible, deadline=deadline, split=split, caller=caller)
-        selection, answers, generation = self._run_searches(queries, k, common, recipe, model)
+        template = Answer(query="", visible=visible, deadline=deadline, split=split, caller=caller)
+        selection, answers, generation = self._run_searches(queries, k, template, recipe, model)
         problem = self._write_searches(answers, selection, generation) if self.settings.journal else None
-        return [_describe_degraded(answer, problem) if problem or answer.degraded else answer for answer in answers]
+        return [_describe_problems(answer, problem) for answer in answers]
 
     def preview_many(
         self,
@@ -266,34 +255,30 @@ class Scout(CatalogueManager):
         Their answers have no `search_id`, so that no call or feedback can refer to them.
         """
         _, answers, _ = self._run_searches(queries, k, Answer(query="", visible=visible), recipe, None)
-        return [_describe_degraded(msgspec.structs.replace(answer, search_id=None), None) for answer in answers]
+        return [_describe_problems(msgspec.structs.replace(answer, search_id=None), None) for answer in answers]
 
     def _run_searches(
         self,
         queries: Sequence[str],
         k: Count | None,
-        common: Answer,
+        template: Answer,
         recipe: str | None,
         model: str | Path | None,
     ) -> tuple[Selection, list[Answer], int]:
         """Run one search for each query. Returns what served, the answers, and the generation of the catalogue.
 
-        Args:
-            queries: the texts.
-            k: as in `search`.
-            common: a template of the searches; their queries and ids, `k` and `aim` are filled in here.
-            recipe: as in `search`.
-            model: as in `search`.
+        `template` is what the searches have in common; queries, ids, `k` and `aim` are filled in here.
         """
         k = self.settings.k if k is None else k
-        max_hits, aim = (MAX_AUTO_TOOLS, self.settings.coverage_aim) if k == "auto" else (k, None)
+        max_hits = MAX_AUTO_TOOLS if k == "auto" else k
+        aim = self.settings.coverage_aim if k == "auto" else None
         if max_hits < 1:
             raise ValueError(f"k: expected at least 1, found {k}")
         selection, notice = self.engine.select(recipe, model)
-        if notice and common.visible is not None:
+        if notice and template.visible is not None:
             notice = self._hide_notice(notice, selection)
-        common = msgspec.structs.replace(common, k=max_hits, aim=aim, reason=notice or None)
-        batch = [msgspec.structs.replace(common, query=query, search_id=new_id()) for query in queries]
+        template = msgspec.structs.replace(template, k=max_hits, aim=aim, reason=notice or None)
+        batch = [msgspec.structs.replace(template, query=query, search_id=new_id()) for query in queries]
         answers, generation = self.engine.run(selection, batch)
         return selection, answers, generation
 
@@ -362,20 +347,16 @@ class Scout(CatalogueManager):
     # --- the journal
 
     def _write_searches(self, answers: Sequence[Answer], selection: Selection, generation: int) -> str | None:
-        """Write searches to the journal. Returns a sentence if that failed, so that they are answered all the same."""
+        """Write searches to the journal. A failure raises nothing, since they are answered: returns what happened."""
         model = selection.manifest.job if selection.manifest else None
-        common = {"recipe": selection.recipe, "model": model, "generation": generation}
+        served_by = {"recipe": selection.recipe, "model": model, "generation": generation}
         try:
             self.journal.append_all(
-                (
-                    "search",
-                    search.caller or self.settings.caller,
-                    {**describe_answer(search), **common},
-                )
-                for search in answers
+                ("search", answer.caller or self.settings.caller, describe_answer(answer) | served_by)
+                for answer in answers
             )
         except StoreError as error:
-            if str(error) != self._journal_error:  # logged once, although each search fails
+            if str(error) != self._journal_error:  # the same error is logged once, although each search has it
                 self._journal_error = str(error)
                 _log.warning("Searches are not written to the journal: %s", error)
             return f"this search is not in the journal: {error}"
@@ -405,15 +386,8 @@ class Scout(CatalogueManager):
         """
         shown = [] if search_id is None else self._read_shown(search_id)
         rank = shown.index(tool) + 1 if tool in shown else None
-        self.journal.append(
-            "call",
-            caller=caller or self.settings.caller,
-            search_id=search_id,
-            tool=tool,
-            ok=ok,
-            ms=ms,
-            rank=rank,
-        )
+        caller = caller or self.settings.caller
+        self.journal.append("call", caller=caller, search_id=search_id, tool=tool, ok=ok, ms=ms, rank=rank)
 
     def _read_shown(self, search_id: str) -> list[str]:
         """Return the ids of the tools that a search showed. Empty if the journal cannot be read now.
@@ -422,12 +396,13 @@ class Scout(CatalogueManager):
             OverBudget: if the search already has the maximum number of events.
         """
         try:
-            self._refuse_full(search_id)
+            self._raise_if_full(search_id)
             search = self.journal.search(search_id)
         except StoreError as error:
             _log.warning("The rank of a call is not written to the journal: %s", error)
             return []
-        return search["shown"] if search and isinstance(search["shown"], list) else []
+        shown = search["shown"] if search else []
+        return shown if isinstance(shown, list) else []  # a damaged row may have anything
 
     def feedback(
         self,
@@ -453,26 +428,27 @@ class Scout(CatalogueManager):
         """
         if self.journal.search(search_id) is None:
             raise NotFound(f"expected the id of a search in the journal, found {search_id!r}")
-        self._refuse_full(search_id)
+        self._raise_if_full(search_id)
         fields: dict[str, Any] = {"search_id": search_id, "good": list(good), "bad": list(bad)}
         if withdrawn:
             fields["withdrawn"] = list(withdrawn)
         self.journal.append("feedback", caller=caller or self.settings.caller, **fields)
 
-    def _refuse_full(self, search_id: str) -> None:
-        """Raise OverBudget if the journal takes no more events for a search."""
+    def _raise_if_full(self, search_id: str) -> None:
+        """Raise OverBudget if a search already has the maximum number of events."""
         if self.journal.is_full(search_id):
             raise OverBudget(f"The search {search_id!r:.80} has {MAX_SEARCH_EVENTS} events, the limit. Search again.")
 
 
-def _describe_degraded(answer: Answer, journal_problem: str | None) -> Answer:
-    """Add to `degraded` why an answer is not in the journal; None: it is.
+def _describe_problems(answer: Answer, journal_problem: str | None) -> Answer:
+    """Add to `degraded`, which describes what failed in the search, why the journal does not have the search.
 
     A caller who sees only a part of the catalogue gets general sentences, which do not say where services are.
     """
-    stage_problem = answer.degraded
-    if answer.visible is not None:
-        journal_problem = journal_problem and "this search is not in the journal"
-        stage_problem = stage_problem and "a stage of the search could not help"
-    problems = [problem for problem in (stage_problem, journal_problem) if problem]
-    return msgspec.structs.replace(answer, degraded="; ".join(problems)) if problems else answer
+    if not (answer.degraded or journal_problem):
+        return answer
+    sentences = [(answer.degraded, "a stage of the search could not help")]
+    sentences += [(journal_problem, "this search is not in the journal")]
+    is_restricted = answer.visible is not None
+    problems = [general if is_restricted else exact for exact, general in sentences if exact]
+    return msgspec.structs.replace(answer, degraded="; ".join(problems))
