@@ -12,7 +12,7 @@ from toolscout.search.pipeline import Floors
 __all__ = ["BUDGETS", "floors", "platt", "sigmoid"]
 
 BUDGETS: Final = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)  # false-abstention budgets that have thresholds
-FLOOR_TOLERANCE: Final = 1e-9  # smaller differences count as none
+MIN_DIFFERENCE: Final = 1e-9  # smaller differences count as none
 MAX_PLATT_STEPS: Final = 100
 
 
@@ -32,7 +32,7 @@ def platt(yes: Floats, no: Floats) -> dict[str, float]:
         no: logits of negative examples.
     """
     logits = np.concatenate([yes, no])
-    scale = float(logits.std()) or 1.0  # the fit reads logits of deviation 1
+    scale = float(logits.std()) or 1.0  # the fit divides the logits by it, which makes their deviation 1
     targets = np.repeat([(len(yes) + 1) / (len(yes) + 2), 1 / (len(no) + 2)], [len(yes), len(no)])
     mass = np.repeat([0.5 / len(yes), 0.5 / len(no)], [len(yes), len(no)])
     columns = np.stack([logits / scale, np.ones_like(logits)], axis=1)
@@ -49,10 +49,10 @@ def platt(yes: Floats, no: Floats) -> dict[str, float]:
         curvature = columns.T @ (columns * (mass * probabilities * (1 - probabilities))[:, None])
         step = np.linalg.solve(curvature + 1e-12 * np.eye(2), gradient)  # the addend keeps the matrix invertible
         loss = compute_loss(weights)
-        while compute_loss(weights - step) > loss + FLOOR_TOLERANCE and np.abs(step).max() > FLOOR_TOLERANCE:
+        while compute_loss(weights - step) > loss + MIN_DIFFERENCE and np.abs(step).max() > MIN_DIFFERENCE:
             step = step / 2  # confident logits have so little curvature that a full step would overshoot
         weights = weights - step
-        if np.abs(step).max() < FLOOR_TOLERANCE:
+        if np.abs(step).max() < MIN_DIFFERENCE:
             break
     slope, shift = weights.tolist()
     return {"slope": slope / scale, "shift": shift}
@@ -73,23 +73,24 @@ def floors(need: Floats, fit: Floats | None = None, mass: Floats | None = None, 
         mass: (n,) weight of each request; None: equal weights.
         need_share: between 0 and 1, both excluded; 0.5: both floors are at the same quantile.
     """
-    shares = np.full(len(need), 1 / len(need)) if mass is None else mass / mass.sum()
-    effective_count = 1 / float((shares**2).sum())  # requests of equal weight with the same variance (Kish, 1965)
-    values = (need,) if fit is None else (need, fit)
-    # Each value becomes its quantile (the share of requests with a lower value), divided by its part of the budget.
-    # While both floors rise together, a request is turned away as soon as they reach the lower of its two.
-    parts = (need_share, 1 - need_share)
-    quantiles = [_sum_below(column, shares) / part for column, part in zip(values, parts, strict=False)]
-    lowest = np.min(quantiles, axis=0)
-    order = np.argsort(lowest, kind="stable")
-    # The share that is turned away if each request up to this one is at or below a floor. With two floors, another
-    # request can be exactly at the second, so one more counts.
-    lost = (np.cumsum(shares[order]) + (len(values) - 1) * shares[order]) * effective_count / (effective_count + 1)
-    floors_by_column: list[list[float]] = [[] for _ in values]
+    weights = np.full(len(need), 1 / len(need)) if mass is None else mass / mass.sum()
+    effective_count = 1 / float((weights**2).sum())  # requests of equal weight with the same variance (Kish, 1965)
+    columns = (need,) if fit is None else (need, fit)
+    # Both floors rise from 0, each at the speed of its share of the budget. A floor reaches a request at the time
+    # quantile / share, where the quantile is the share of requests with a lower probability. The first floor that
+    # reaches a request turns it away.
+    budget_shares = (need_share, 1 - need_share)
+    times = [_sum_below(column, weights) / share for column, share in zip(columns, budget_shares, strict=False)]
+    first_times = np.min(times, axis=0)
+    order = np.argsort(first_times, kind="stable")
+    # The share of requests that are lost if the floors stop at the time of this one. With two floors, another request
+    # can be exactly at the second, so one more counts.
+    lost = (np.cumsum(weights[order]) + (len(columns) - 1) * weights[order]) * effective_count / (effective_count + 1)
+    floors_by_column: list[list[float]] = [[] for _ in columns]
     for budget in BUDGETS:
-        affordable = order[lost <= budget + FLOOR_TOLERANCE]  # requests that may be turned away
-        for column_floors, column, quantile in zip(floors_by_column, values, quantiles, strict=True):
-            floor = column[quantile >= lowest[affordable].max() - FLOOR_TOLERANCE].min() if len(affordable) else 0.0
+        affordable = first_times[order[lost <= budget + MIN_DIFFERENCE]]  # times at which the budget still suffices
+        for column_floors, column, column_times in zip(floors_by_column, columns, times, strict=True):
+            floor = column[column_times >= affordable.max() - MIN_DIFFERENCE].min() if len(affordable) else 0.0
             # Six digits are enough, rounded down: a floor that is too high would turn away more than the budget.
             column_floors.append(float(np.floor(floor * 1e6) / 1e6))
     return Floors(BUDGETS, *map(tuple, floors_by_column))

@@ -20,7 +20,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -73,15 +73,21 @@ TERSE_BUDGETS: Final = ((2, 0.0), (5, 0.1), (8, 0.5))
 CLEAR_CHAT_WISH: Final = -2.5  # a lower wish says that a request is chat, however few words it has
 MAX_SPLIT_CHAT_WISH: Final = -2.0  # a request of several parts with a lower wish is chat if its need is very low too
 MAX_SPLIT_CHAT_NEED: Final = 0.05
-MIN_DEPENDENT_NEED: Final = (
-    0.3  # of a step that uses what the chat before it makes ("and email it to Anna"): it is a task
-)
+MIN_DEPENDENT_NEED: Final = 0.3  # a step with this need that uses the result of chat ("and email it to Anna") is a task
 MAX_CHAT_STEP_WISH: Final = 1.0  # a step with a higher wish asks for a tool, however chatty the rest of the request is
 _REQUEST_WORD: Final = re.compile(r"\w+")
 SMALL_TALK_VERDICT: Final = Verdict(
     0.0, 0.0, "no_tool_needed", "This is small talk rather than a task for a tool.", is_sure=True
 )
 NO_FLOORS: Final = {"budgets": (0.0,), "need": (0.0,), "fit": (0.0,)}  # fields of `Floors` that turn nobody away
+
+
+class RequestEstimate(NamedTuple):
+    """The probabilities that a request needs a tool and that one fits it, and its wish (see `wishes`)."""
+
+    need: float
+    fit: float
+    wish: float
 
 
 class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -146,7 +152,8 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def measure_wishes(self, texts: Sequence[str], vectors: Mapping[str, Vectors]) -> Floats:
         """Return the wish of each request, (n,), from its text and its vectors by view; no catalogue is needed."""
         views = {**vectors, **self.mark_terms(texts)}
-        return wishes(columns((), np.zeros((len(texts), 0)), views, self.wishes))
+        no_features = np.zeros((len(texts), 0))  # score features would need a catalogue
+        return wishes(columns((), no_features, views, self.wishes))
 
     def estimate(self, table: Mapping[str, Floats]) -> tuple[Floats, Floats]:
         """Return the probabilities of need and fit, (n,) each, from `columns`."""
@@ -176,7 +183,7 @@ def columns(
 
 
 def wishes(table: Mapping[str, Floats]) -> Floats:
-    """Return the wish of each request, (n,): the sum over the views of `columns`.
+    """Return the wish of each request, (n,): the sum of its wishes by view, which `columns` returns.
 
     Above 0 the request resembles those that need tools, whatever the catalogue is; below 0 it resembles chat.
     """
@@ -194,7 +201,7 @@ def read(file: Path = BUNDLED_DECISION) -> Decision:
 
 def _has_even_weights(decision: Decision) -> bool:
     """Tell whether each regression has as many means, deviations and weights as columns."""
-    models = (decision.need, decision.fit, decision.small_fit or decision.fit)
+    models = [model for model in (decision.need, decision.fit, decision.small_fit) if model is not None]
     return all(
         len(model.columns) == len(model.means) == len(model.deviations) == len(model.weights) for model in models
     )
@@ -231,7 +238,7 @@ class Abstainer:
     words: ExpandedWords | None = None
 
     def __call__(self, searches: Sequence[Answer]) -> list[Verdict | None]:
-        """Return the verdict on each search; None: no verdict; see the module for when."""
+        """Return the verdict on each search; None where it would be a guess or is not needed (see the module)."""
         texts = [search.query for search in searches]
         vectors = self._encode_requests(texts)
         masks = [self.mask(search.visible) for search in searches]
@@ -247,8 +254,8 @@ class Abstainer:
             elif is_readable[number]:
                 to_estimate.append(number)
         estimates = self._estimate(texts, vectors, masks, to_estimate)
-        for number, (need, fit, wish) in zip(to_estimate, estimates, strict=True):
-            verdicts[number] = self._decide(searches[number], need, fit, wish, sizes[number])
+        for number, estimate in zip(to_estimate, estimates, strict=True):
+            verdicts[number] = self._decide(searches[number], estimate, sizes[number])
         return verdicts
 
     @functools.cached_property
@@ -265,12 +272,12 @@ class Abstainer:
         vectors: Mapping[str, Vectors],
         masks: Sequence[Mask | None],
         chosen: Sequence[int],
-    ) -> list[tuple[float, float, float]]:
-        """Estimate (need, fit, wish) for some of the texts; `chosen`: their numbers."""
+    ) -> list[RequestEstimate]:
+        """Return the estimates for some of the texts; `chosen`: their positions."""
         rows = {view: table[chosen] for view, table in vectors.items()}
         table = self._read_columns([texts[number] for number in chosen], rows, [masks[number] for number in chosen])
         needs, fits = self.decision.estimate(table)
-        return list(zip(needs.tolist(), fits.tolist(), wishes(table).tolist(), strict=True))
+        return list(map(RequestEstimate, needs.tolist(), fits.tolist(), wishes(table).tolist()))
 
     def _read_columns(
         self, texts: list[str], vectors: Mapping[str, Vectors], masks: Sequence[Mask | None]
@@ -304,38 +311,34 @@ class Abstainer:
         vectors = self._encode_requests(texts)
         if not all(_find_readable(texts, vectors, self.encoders, self.is_word)):
             return False
-        whole, *parts = self.decision.measure_wishes(texts, vectors).tolist()  # wishes of the request and its steps
-        if whole >= MAX_SPLIT_CHAT_WISH:
+        request_wish, *step_wishes = self.decision.measure_wishes(texts, vectors).tolist()
+        if request_wish >= MAX_SPLIT_CHAT_WISH:
             return False
         # positions in `texts` of the later steps that use what another step makes
         dependent = [number for number, step in enumerate(steps, 1) if number > 1 and uses_other_result(step)]
         need, *dependent_needs = self._estimate_needs(texts, vectors, [0, *dependent], visible)
-        by_words = whole < CLEAR_CHAT_WISH and max(parts, default=whole) < MAX_CHAT_STEP_WISH
-        return (by_words or need < MAX_SPLIT_CHAT_NEED) and max(dependent_needs, default=0.0) < MIN_DEPENDENT_NEED
+        if max(dependent_needs, default=0.0) >= MIN_DEPENDENT_NEED:
+            return False
+        has_chat_wishes = request_wish < CLEAR_CHAT_WISH and all(wish < MAX_CHAT_STEP_WISH for wish in step_wishes)
+        return has_chat_wishes or need < MAX_SPLIT_CHAT_NEED
 
     def _estimate_needs(
         self, texts: Sequence[str], vectors: Mapping[str, Vectors], chosen: Sequence[int], visible: Visible | None
     ) -> list[float]:
-        """Estimate the need of some of the texts; `chosen`: their numbers."""
+        """Return the need of some of the texts; `chosen`: their positions."""
         masks = [self.mask(visible)] * len(texts)
-        return [need for need, _, _ in self._estimate(texts, vectors, masks, chosen)]
+        return [estimate.need for estimate in self._estimate(texts, vectors, masks, chosen)]
 
-    def _decide(self, search: Answer, need: float, fit: float, wish: float, size: int) -> Verdict:
-        """Decide one search from its estimates; see `Decision.estimate` and `wishes`.
+    def _decide(self, search: Answer, estimate: RequestEstimate, size: int) -> Verdict:
+        """Decide one search, with its hits, from its estimate; `size`: number of tools that the caller sees.
 
-        A need that the pipeline itself estimated replaces `need` and `wish`. If the search is turned away, it counts as
-        chat if its wish is below 0 and its need is not high; otherwise, as a request for tools that this catalogue
-        lacks.
-
-        Args:
-            search: with its hits.
-            need: probability that it needs a tool.
-            fit: probability that a tool fits it.
-            wish: above 0 if it resembles requests that need tools.
-            size: number of tools that the caller sees.
+        If the search is turned away, it counts as chat if its wish is below 0 and its need is not high; otherwise, as a
+        request for tools that this catalogue lacks.
         """
-        if search.need is not None:
-            need, wish = search.need, search.need - 0.5
+        need, fit, wish = estimate
+        if search.need is not None:  # the estimate of the pipeline comes first
+            need = search.need
+            wish = need - 0.5  # below 0 if the request more likely needs no tool
         need_floor, fit_floor = self._find_floors(search, size, wish)
         is_sure = self.sure is not None and bool(search.hits) and search.hits[0].score >= self.sure
         is_served = fit >= fit_floor and (need >= need_floor or _names_best(search))
@@ -350,7 +353,10 @@ class Abstainer:
         return Verdict(need, fit, "no_tool_fits", reason)
 
     def _finds_phrase(self, search: Answer, wish: float) -> bool:
-        """Tell whether a search that is not clearly chat has an everyday phrase that one of its first tools serves."""
+        """Tell whether a search that is not clearly chat has an everyday phrase that one of its first tools serves.
+
+        False if the pipeline estimated the need itself.
+        """
         if self.words is None or search.need is not None or wish < CLEAR_CHAT_WISH:
             return False
         return serves_phrase(search.query, search.ids, self.words)
@@ -358,8 +364,8 @@ class Abstainer:
     def _find_floors(self, search: Answer, size: int, wish: float) -> tuple[float, float]:
         """Return the thresholds of need and fit.
 
-        The floors of a decision keep the budget with both together. The floors of a need that the pipeline estimated
-        were set for this need alone. So need and fit get half of the budget each.
+        The floors of a decision keep the budget with both together. If the pipeline estimated the need, its threshold
+        is one of the pipeline's, which turns away a whole budget alone. So need and fit get half of the budget each.
         """
         floors = self.floors
         if self.small_floors is not None and size <= MAX_SMALL_CATALOGUE:
@@ -374,16 +380,13 @@ class Abstainer:
 def find_budget_share(text: str, wish: float = 0.0) -> float:
     """Return the share of the budget that a request may use.
 
-    Few words are little evidence ("lights off"), unless they are clearly chat ("tell me a joke"). One or two words are
-    no evidence, even of chat, and get no budget.
-
-    Args:
-        text: the request.
-        wish: how much it resembles requests that need tools: above 0 more than chat; see `wishes`.
+    Few words are little evidence ("lights off"), unless their wish (see `wishes`) is that of clear chat ("tell me a
+    joke"). One or two words are no evidence, even of chat, and get no budget.
     """
     n_words = len(_REQUEST_WORD.findall(text))
     share = next((share for max_words, share in TERSE_BUDGETS if n_words <= max_words), 1.0)
-    return 1.0 if share and wish < CLEAR_CHAT_WISH else share
+    is_clear_chat = wish < CLEAR_CHAT_WISH
+    return 1.0 if is_clear_chat and share > 0 else share
 
 
 def _format_percent(probability: float) -> str:
@@ -398,11 +401,7 @@ def _find_readable(
 ) -> list[bool]:
     """Tell for each request whether every encoder knows a word of it and the decision was fitted on its language.
 
-    Args:
-        texts: the requests.
-        vectors: view → (requests, d); a row of zeros where the encoder knows no word.
-        encoders: view → encoder.
-        is_word: word → whether the bundled encoder knows it as a whole.
+    `vectors` have a row of zeros where the encoder knows no word; for the other arguments see `Abstainer`.
     """
     return [
         all(
@@ -456,38 +455,33 @@ def build_abstainer(
     decision, encoder = load_bundled()
     stages = stage.stages if isinstance(stage, Pipeline) else (stage,)
     pipeline_floors = next((detect.floors for detect in stages if isinstance(detect, Detect)), None)
-    floors, small_floors, sure = decision.floors, decision.small_floors, None
-    if manifest is not None:
-        small_floors = None
-        floors, sure = _load_model_floors(manifest, len(catalogue)), manifest.values.get("sure")
+    if manifest is None:
+        floors, small_floors, sure = decision.floors, decision.small_floors, None
+    else:
+        floors, small_floors, sure = _load_model_floors(manifest, len(catalogue)), None, manifest.values.get("sure")
     words = expand_words(catalogue)
-    features = ScoreFeatures(words, {VIEW: resources.index_tools(catalogue, encoder)})
-    is_word = encoder.pieces.is_word
     return Abstainer(
         decision,
-        features,
-        {VIEW: encoder},
-        is_word,
-        catalogue.mask,
-        budget,
-        floors,
-        pipeline_floors,
-        sure,
-        small_floors,
-        words,
+        features=ScoreFeatures(words, {VIEW: resources.index_tools(catalogue, encoder)}),
+        encoders={VIEW: encoder},
+        is_word=encoder.pieces.is_word,
+        mask=catalogue.mask,
+        budget=budget,
+        floors=floors,
+        pipeline_floors=pipeline_floors,
+        sure=sure,
+        small_floors=small_floors,
+        words=words,
     )
 
 
 def _load_model_floors(manifest: model_store.Manifest, size: int) -> Floors:
-    """Return the floors of a fitted model; floors that turn nobody away, if the size of the catalogue differs too much.
-
-    Args:
-        manifest: of the model.
-        size: number of tools in the catalogue.
-    """
+    """Return a fitted model's floors; floors that turn nobody away if the catalogue's size has changed too much."""
     smaller, larger = sorted((size, manifest.n_tools))
-    floors = manifest.values.get("floors") if larger <= MAX_CATALOGUE_GROWTH * smaller else None
-    return msgspec.convert(NO_FLOORS if floors is None else floors, Floors)
+    floors = manifest.values.get("floors")
+    if floors is None or larger > MAX_CATALOGUE_GROWTH * smaller:
+        floors = NO_FLOORS
+    return msgspec.convert(floors, Floors)
 
 
 def load_bundled() -> tuple[Decision, StaticEncoder]:
@@ -506,13 +500,7 @@ def load_bundled() -> tuple[Decision, StaticEncoder]:
 
 
 def fit_floors(resources: Resources, catalogue: Catalogue, texts: Sequence[str]) -> Floors:
-    """Set floors of the bundled decision that keep each budget on requests that the catalogue serves.
-
-    Args:
-        resources: with the caches.
-        catalogue: the tools.
-        texts: the requests.
-    """
+    """Set floors of the bundled decision that keep each budget on `texts`, requests that the catalogue serves."""
     decision, encoder = load_bundled()
     expanded = expand_words(catalogue)
     features = ScoreFeatures(expanded, {VIEW: resources.index_tools(catalogue, encoder)})

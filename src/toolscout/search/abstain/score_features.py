@@ -27,23 +27,24 @@ MIN_DEVIATION: Final = 1e-3  # smaller deviations count as this one
 
 
 def _average(start: int, stop: int) -> Floats:
-    """Return a weight for each of the best scores, so that their sum is the mean of ranks `start` to `stop` - 1."""
+    """Return the weights with which the best scores add up to the mean of ranks `start` to `stop` - 1, from 0."""
     ranks = np.arange(SCORES_READ)
     return np.where((ranks >= start) & (ranks < stop), 1 / (stop - start), 0.0)
 
 
-_LINEAR: Final = np.stack(
+_TOP: Final = _average(0, 1)
+_SCORE_WEIGHTS: Final = np.stack(
     [
-        _average(0, 1),
-        _average(0, 1) - _average(1, 2),
-        _average(0, 1) - _average(1, 5),
-        _average(0, 1) - _average(5, SCORES_READ),
-        _average(0, 10),
-        _average(0, 1) - _average(1, 11),
+        _TOP,
+        _TOP - _average(1, 2),  # second
+        _TOP - _average(1, 5),  # next4
+        _TOP - _average(5, SCORES_READ),  # next15
+        _average(0, 10),  # first10
+        _TOP - _average(1, 11),  # the numerator of `sharp`
     ],
     axis=1,
 )
-"""Weights of a view's best scores in its features from `top` to `first10` and in the numerator of `sharp`."""
+"""(best scores, features): the weights with which the best scores of a view add up to its features."""
 
 
 def names(views: Sequence[str]) -> tuple[str, ...]:
@@ -68,17 +69,12 @@ def _describe_views(best: Floats, mean: Floats, deviation: Floats) -> Floats:
         mean: mean of all scores, (queries, views).
         deviation: standard deviation of all scores, (queries, views).
     """
-    linear = np.einsum("qvs,sf->qvf", best, _LINEAR)
+    weighted = np.einsum("qvs,sf->qvf", best, _SCORE_WEIGHTS)
     above = best[..., 0] - mean
-    return np.concatenate(
-        [
-            linear[..., :-1],
-            above[..., None],
-            (above / (deviation + MIN_DEVIATION))[..., None],
-            linear[..., -1:] / (best[..., 1:].std(axis=2, keepdims=True) + MIN_DEVIATION),
-        ],
-        axis=2,
-    ).reshape(len(best), -1)
+    deviations = above / (deviation + MIN_DEVIATION)
+    sharp = weighted[..., -1] / (best[..., 1:].std(axis=2) + MIN_DEVIATION)
+    from_all_scores = np.stack([above, deviations, sharp], axis=2)
+    return np.concatenate([weighted[..., :-1], from_all_scores], axis=2).reshape(len(best), -1)
 
 
 class ScoreFeatures:
@@ -89,12 +85,7 @@ class ScoreFeatures:
     """
 
     def __init__(self, words: BM25, meanings: dict[str, Exact]) -> None:
-        """Compute the features from these indexes, all over the same tools.
-
-        Args:
-            words: BM25.
-            meanings: name of the view → vectors of the tools.
-        """
+        """Read indexes over the same tools; `meanings`: name of the view → vectors of the tools."""
         self.words, self.meanings = words, meanings
         self.names = names(("words", *meanings))
 
@@ -124,13 +115,9 @@ class ScoreFeatures:
     def _describe_queries(
         self, texts: Sequence[str], vectors: Sequence[Array], visible: Sequence[Mask | None], counts: Sequence[int]
     ) -> Floats:
-        """Compute the features of queries with visible tools, (queries, columns).
+        """Compute the features of one or more queries with visible tools; see `rows`.
 
-        Args:
-            texts: the queries, at least one.
-            vectors: for each encoder, (queries, d).
-            visible: a mask over the tools for each query, or None for all of them.
-            counts: for each query, the number of visible tools.
+        `counts` has the number of visible tools for each query.
         """
         indexes: tuple[Any, ...] = (self.words, *self.meanings.values())  # one for each view, words first
         queries: tuple[Any, ...] = (texts, *vectors)  # what each index reads
@@ -140,9 +127,10 @@ class ScoreFeatures:
         scale[:, 0] = np.maximum(max_scores, MIN_DEVIATION)  # BM25 scores become shares of the greatest possible score
         best = _stack_field(spreads, "best") / scale[..., None]
         mean, deviation = _stack_field(spreads, "mean") / scale, _stack_field(spreads, "deviation") / scale
-        crossed = _score_firsts(indexes, queries, _stack_field(spreads, "first")) / scale[..., None]
-        pairs = [best[:, b, 0] - crossed[:, b, a] for a, b in itertools.permutations(range(len(indexes)), 2)]
-        points = [spread.best[0] for spread in spreads[0]]
+        first_scores = _score_firsts(indexes, queries, _stack_field(spreads, "first")) / scale[..., None]
+        pairs = [best[:, b, 0] - first_scores[:, b, a] for a, b in itertools.permutations(range(len(indexes)), 2)]
+        word_spreads = spreads[0]
+        points = [spread.best[0] for spread in word_spreads]
         return np.column_stack([_describe_views(best, mean, deviation), *pairs, points, known_share, np.log1p(counts)])
 
 
@@ -157,18 +145,16 @@ def _stack_field(spreads: Sequence[Sequence[Any]], field: str) -> Any:
 
 
 def _score_firsts(indexes: Sequence[Any], queries: Sequence[Any], firsts: Array) -> Any:
-    """Score the first tool of each view by every view.
-
-    In the result, `[query, b, a]` is the score by view b of the first tool of view a.
+    """Score the first tool of each view by every view: `[query, b, a]` is the score by view b of the first tool of a.
 
     Args:
-        indexes: of the views.
-        queries: of the views: texts, or (queries, d) vectors.
+        indexes: the index of each view.
+        queries: for each view, the queries as its index reads them: texts, or (queries, d) vectors.
         firsts: (queries, views), the position of the first tool.
     """
     positions = firsts.tolist()
     scores = [
-        [index.at(query, first) for query, first in zip(view, positions, strict=True)]
-        for index, view in zip(indexes, queries, strict=True)
+        [index.at(query, first_tools) for query, first_tools in zip(view_queries, positions, strict=True)]
+        for index, view_queries in zip(indexes, queries, strict=True)
     ]
     return np.stack(scores, axis=1)

@@ -40,6 +40,7 @@ SMALL_TALK_FILE: Final = Path(__file__).with_name("data") / "small_talk.txt"
 MAX_SMALL_TALK_CHARS: Final = 120
 ADDITIONS: Final = "+"  # begins the line of words that may stand beside small talk, where others have a language
 _LETTERS: Final = re.compile(r"[^\W_]+")
+_WORD_CATEGORIES: Final = "LMN"  # Unicode's letters, marks and numbers
 _UNSPACED_LETTER: Final = "[\u3040-\u30ff\u3400-\u9fff]"  # scripts in which phrases follow each other without a space
 MAX_NAMING_WORDS: Final = 12  # longer requests share a word with some tool by chance
 MIN_OBJECT_LETTERS: Final = 3
@@ -59,9 +60,9 @@ def find_terms(text: str) -> frozenset[str]:
 
 
 @functools.lru_cache(maxsize=4)
-def _place_terms(terms: tuple[str, ...]) -> dict[str, int]:
-    """Return the column of each term."""
-    return {term: place for place, term in enumerate(terms)}
+def _number_terms(terms: tuple[str, ...]) -> dict[str, int]:
+    """Map each term to its column."""
+    return {term: column for column, term in enumerate(terms)}
 
 
 def mark_terms(texts: Sequence[str], terms: tuple[str, ...]) -> Vectors:
@@ -69,10 +70,10 @@ def mark_terms(texts: Sequence[str], terms: tuple[str, ...]) -> Vectors:
 
     A request without any of the terms gets a row of zeros.
     """
-    places = _place_terms(terms)
+    columns = _number_terms(terms)
     rows = np.zeros((len(texts), len(terms)), dtype=np.float32)
     for row, text in zip(rows, texts, strict=True):
-        row[[places[term] for term in find_terms(text) & places.keys()]] = 1.0
+        row[[columns[term] for term in find_terms(text) & columns.keys()]] = 1.0
     units: Vectors = rows / np.sqrt(np.maximum(rows.sum(axis=1, keepdims=True), 1.0))
     return units
 
@@ -87,23 +88,24 @@ def is_small_talk(text: str) -> bool:
     phrases = _compile_phrases()
     if not phrases.match(_normalise(text)):  # most requests do not even begin with a phrase
         return False
-    return any(phrases.fullmatch(_normalise(shorter)) for shorter in itertools.chain([text], _drop_names(text)))
+    texts = itertools.chain([text], _drop_names(text))
+    return any(phrases.fullmatch(_normalise(text)) for text in texts)
 
 
 def _drop_names(text: str) -> Iterator[str]:
-    """Yield the text without one word that may be a name ("hello Anna"): each capitalised one but the first word."""
-    for word in list(_LETTERS.finditer(text))[1:]:
+    """Yield the text without one word, for each capitalised word behind the first: it may be a name ("hello Anna")."""
+    later_words = list(_LETTERS.finditer(text))[1:]
+    for word in later_words:
         if word[0].istitle():
             yield text[: word.start()] + text[word.end() :]
 
 
 def _normalise(text: str) -> str:
     """Return the words of a text in small letters, without accents and punctuation, with a space between two words."""
-    spaced = "".join(
-        letter if unicodedata.category(letter)[0] in "LMN" else " "
-        for letter in unicodedata.normalize("NFD", text.casefold())
-    )
-    return " ".join("".join(letter for letter in spaced if not unicodedata.combining(letter)).split())
+    decomposed = unicodedata.normalize("NFD", text.casefold())  # makes each accent a character of its own
+    plain = (char for char in decomposed if not unicodedata.combining(char))
+    spaced = "".join(char if unicodedata.category(char)[0] in _WORD_CATEGORIES else " " for char in plain)
+    return " ".join(spaced.split())
 
 
 @functools.lru_cache(maxsize=1)
@@ -114,10 +116,12 @@ def _compile_phrases() -> re.Pattern[str]:
     for line in SMALL_TALK_FILE.read_text(encoding="utf-8").splitlines():
         key, _, words = line.partition(" = ")
         if not line.startswith("#"):
-            (additions if key == ADDITIONS else phrases).update(map(_normalise, words.split(",")))
-    phrase, addition = (_join_longest_first(group) for group in (phrases, additions))
-    end = rf"(?: |\Z|(?<={_UNSPACED_LETTER}))"
-    return re.compile(rf"(?:(?:{addition}){end})*(?:(?:{phrase}){end}(?:(?:{addition}){end})*)+")
+            group = additions if key == ADDITIONS else phrases
+            group.update(map(_normalise, words.split(",")))
+    word_end = rf"(?: |\Z|(?<={_UNSPACED_LETTER}))"
+    phrase = rf"(?:{_join_longest_first(phrases)}){word_end}"
+    any_additions = rf"(?:(?:{_join_longest_first(additions)}){word_end})*"
+    return re.compile(rf"{any_additions}(?:{phrase}{any_additions})+")
 
 
 def _join_longest_first(phrases: set[str]) -> str:
@@ -132,27 +136,21 @@ def names_object(text: str, tool_id: str) -> bool:
     """Tell whether a request of few words has all words of a tool's name but its verb.
 
     A name without a verb that we know (`search.opposites.get_cues`) has no object.
-
-    Args:
-        text: the request.
-        tool_id: of the tool; its last part is the name.
     """
     if len(_REQUEST_WORD.findall(text)) > MAX_NAMING_WORDS:
         return False
     words = _NAME_WORD.findall(split_identifiers(tool_id.rpartition("/")[2]).lower())
-    objects = {stem for word in words if word not in get_cues() for stem in list_stems_in_order(word)}
-    objects = {stem for stem in objects if len(stem) >= MIN_OBJECT_LETTERS}
-    has_verb = any(word in get_cues() for word in words)
-    return bool(objects) and has_verb and objects <= set(list_stems_in_order(text))
+    object_words = [word for word in words if word not in get_cues()]
+    if len(object_words) == len(words):
+        return False  # the name has no verb
+    stems = {stem for word in object_words for stem in list_stems_in_order(word) if len(stem) >= MIN_OBJECT_LETTERS}
+    return bool(stems) and stems <= set(list_stems_in_order(text))
 
 
 def serves_phrase(text: str, tool_ids: Sequence[str], words: ExpandedWords) -> bool:
     """Tell whether a request of few words has an everyday phrase of several words that one of its first tools serves.
 
-    Args:
-        text: the request.
-        tool_ids: its tools, best first.
-        words: finds the phrases, and tells which words a tool has.
+    A tool serves a phrase if it has enough of the words that the phrase adds. `tool_ids`: best first.
     """
     if len(_REQUEST_WORD.findall(text)) > MAX_NAMING_WORDS:
         return False
