@@ -85,31 +85,27 @@ def find_claimants(tools: Sequence[Tool]) -> set[str]:
 def rate_tools(tools: Sequence[Tool], weights: Floats) -> Floats:
     """Rate how much each tool makes claims, (n,): the median of its sentences' logits, weighted by their lengths.
 
-    A tool without text has -inf.
-
-    Args:
-        tools: the tools.
-        weights: as in `ClaimModel`: of each dimension, and a constant.
+    A tool without text has -inf. `weights`: of each dimension, and a constant, as in `ClaimModel`.
     """
     by_tool = [list_sentences(tool) for tool in tools]
     pairs = [(tool, sentence) for tool, sentences in zip(tools, by_tool, strict=True) for sentence in sentences]
-    vectors = load_static().encode([sentence for _, sentence in pairs], ENCODED_AS) if pairs else None
-    logits = np.zeros(0) if vectors is None else vectors @ weights[:-1] + weights[-1]
-    name_words = [_count_name_words(tool, sentence) for tool, sentence in pairs]
-    logits = logits - NAME_DISCOUNT * np.array(name_words, dtype=np.float64)
-    ends = np.cumsum([0, *map(len, by_tool)])
-    ratings = [_find_median(logits[ends[n] : ends[n + 1]], sentences) for n, sentences in enumerate(by_tool)]
-    return np.array(ratings)
+    if not pairs:
+        return np.full(len(tools), -np.inf)
+    vectors = load_static().encode([sentence for _, sentence in pairs], ENCODED_AS)
+    name_words = np.array([_count_name_words(tool, sentence) for tool, sentence in pairs], dtype=np.float64)
+    logits = vectors @ weights[:-1] + weights[-1] - NAME_DISCOUNT * name_words
+    ends = np.cumsum([len(sentences) for sentences in by_tool])
+    return np.array(list(map(_find_median, np.split(logits, ends[:-1]), by_tool)))
 
 
 def _find_median(logits: Floats, sentences: Sequence[str]) -> float:
     """Return the median of the logits of sentences, weighted by their lengths; -inf without sentences."""
     if not sentences:
         return -np.inf
-    highest_first = np.argsort(-logits)
-    n_chars = np.cumsum([len(sentences[place]) for place in highest_first])
+    order = np.argsort(-logits)
+    n_chars = np.cumsum([len(sentences[number]) for number in order])
     middle = np.searchsorted(n_chars, n_chars[-1] / 2)  # the sentence with which half of the characters are reached
-    return float(logits[highest_first][middle])
+    return float(logits[order[middle]])
 
 
 def _count_name_words(tool: Tool, sentence: str) -> int:

@@ -44,35 +44,29 @@ class SplitChances(NamedTuple):
 
 
 def rate_split(splitter: Splitter, text: str, steps: Sequence[str]) -> SplitChances:
-    """Rate a split by the probabilities of the splitter.
-
-    Args:
-        splitter: the splitter that split the request.
-        text: the request.
-        steps: its steps; fewer than two: the request was not split.
-    """
+    """Rate the split of a request into `steps` by the probabilities of its splitter."""
     probabilities = {cut.end: 1 / (1 + math.exp(-logit)) for cut, logit in splitter.score_cuts(text).items()}
-    cuts = [probabilities.pop(start) for start in _find_starts(text, [*probabilities], steps)]
-    cuts_of_steps = [cuts[max(0, number - 1) : number + 1] for number in range(len(steps))]  # before and behind each
-    rated = {step: sum(both) / len(both) for step, both in zip(steps, cuts_of_steps, strict=True) if both}
-    return SplitChances(rated, missed=sum(probabilities.values()))  # left are the places where nothing was cut
+    starts = _find_starts(text, list(probabilities), steps)
+    cuts = [probabilities[start] for start in starts]
+    rated: dict[str, float] = {}
+    for number, step in enumerate(steps):
+        cuts_around = cuts[max(0, number - 1) : number + 1]  # the first step has none before it, the last none behind
+        if cuts_around:
+            rated[step] = sum(cuts_around) / len(cuts_around)
+    missed = sum(probability for place, probability in probabilities.items() if place not in starts)
+    return SplitChances(rated, missed)
 
 
 def _find_starts(text: str, places: Sequence[int], steps: Sequence[str]) -> list[int]:
     """Return the places at which the steps of a request begin, except for the first.
 
     They are looked for in the text, because asking the splitter again would take as long as a search of a small
-    catalogue.
-
-    Args:
-        text: the request.
-        places: where a step may begin, ascending.
-        steps: as the splitter returns them: parts of the text, in order.
+    catalogue. The steps are parts of the text, in order; `places`: where a step may begin, ascending.
     """
     starts: list[int] = []
-    remaining = iter(places)  # each step is looked for behind the one before
+    remaining_places = iter(places)  # an iterator, so that each step is looked for behind the one before
     for step in steps[1:]:
-        start = next((place for place in remaining if text[place:].lstrip().startswith(step)), None)
+        start = next((place for place in remaining_places if text[place:].lstrip().startswith(step)), None)
         if start is not None:
             starts.append(start)
     return starts
@@ -121,15 +115,16 @@ class CoverageModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Args:
             hits: best first, with the estimates of the merge; those without an estimate stay as they are.
             missed: as in `SplitChances`.
-            shares: for each of the first hits the share of the request's words that the tools up to it have; the last
-                one also counts for all hits behind; empty: not known.
+            shares: for each of the first hits, the share of the request's words that the tools up to it have. The last
+                share also counts for all further hits. Empty: no share is known.
         """
-        all_shares = itertools.chain(shares, itertools.repeat(shares[-1] if shares else USUAL_SHARE))
+        last_share = shares[-1] if shares else USUAL_SHARE
         corrected = list(hits)
+        all_shares = itertools.chain(shares, itertools.repeat(last_share))
         for place, (hit, share) in enumerate(zip(hits, all_shares, strict=False)):
             if hit.coverage is not None:
                 coverage = self.estimate(hit.coverage, place + 1, missed, share)
-                corrected[place] = Hit(hit.id, hit.score, hit.why, hit.tool, hit.step, hit.role, hit.similar, coverage)
+                corrected[place] = msgspec.structs.replace(hit, coverage=coverage)
         return tuple(corrected)
 
 
