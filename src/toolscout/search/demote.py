@@ -20,8 +20,8 @@ from typing import Final
 import msgspec
 
 from toolscout.home.catalogue.store import Catalogue
-from toolscout.indexes.words import list_source_words, tokenize
-from toolscout.search.exact_names import EXACT, parse_selection
+from toolscout.indexes.words import tokenize
+from toolscout.search.exact_names import EXACT, has_source_name, parse_selection
 from toolscout.search.pipeline import Stage
 from toolscout.search.relations.similar import Rivals
 from toolscout.types import Answer, Explanation, Hit
@@ -29,6 +29,7 @@ from toolscout.types import Answer, Explanation, Hit
 __all__ = ["Demote"]
 
 LIGHT_WEIGHT: Final = 0.35  # factor on the score above the lowest, of a tool of a hollow source or with claims
+MIN_SCORE_STEP: Final = 1e-6
 
 
 class Demote(Stage):
@@ -62,16 +63,17 @@ class Demote(Stage):
 
     def _reorder(self, search: Answer) -> Answer:
         """Return the search with demoted hits last. Those that the query names are the last of the first k."""
-        if not any(map(self._may_demote, search.ids)) or parse_selection(search.query) is not None:
+        has_findings = any(map(self._may_demote, search.ids))
+        if not has_findings or parse_selection(search.query) is not None:
             return search
         named_sources = self._find_named_sources(search.query, search.ids)
         front, named_last, last = self._divide(search, named_sources)
-        if not front:
+        if not front:  # all hits are demoted, so there is none to put them behind
             return search
         front = self._follow_originals(self._weigh(front, named_sources), named_sources)
         n_front = max(0, search.k - len(named_last))  # so many of the others stay in the answer
         hits = (*front[:n_front], *named_last, *front[n_front:], *last)
-        return msgspec.structs.replace(search, hits=_lower(hits))
+        return msgspec.structs.replace(search, hits=_lower_rising_scores(hits))
 
     def _may_demote(self, tool_id: str) -> bool:
         """Tell whether there is any finding about a tool, so that it may have to move."""
@@ -80,20 +82,22 @@ class Demote(Stage):
         return is_rival or tool_id in self.behind or tool_id in self.claimants
 
     def _divide(self, search: Answer, named_sources: AbstractSet[str]) -> tuple[list[Hit], list[Hit], list[Hit]]:
-        """Divide the hits into those that keep their place, the last ones of the answer, and those behind all others.
+        """Divide the hits into those that keep their place, demoted ones that the query names, and other demoted ones.
 
-        The last ones of the answer are those that the query names, though not by their ids.
+        A hit whose id is in the query keeps its place.
         """
         front: list[Hit] = []
         named_last: list[Hit] = []
         last: list[Hit] = []
+        query = search.query.casefold()
         for hit in search.hits:
             is_named = hit.why == EXACT
-            is_held_back = self._is_doubted if is_named else self._is_demoted
-            if is_named and hit.id.casefold() in search.query.casefold():
+            if is_named and hit.id.casefold() in query:
                 front.append(hit)
-            elif is_held_back(search, hit.id, named_sources):
-                (named_last if is_named else last).append(hit)
+            elif is_named and self._is_doubted(search, hit.id, named_sources):
+                named_last.append(hit)
+            elif not is_named and self._is_demoted(search, hit.id, named_sources):
+                last.append(hit)
             else:
                 front.append(hit)
         return front, named_last, last
@@ -104,10 +108,12 @@ class Demote(Stage):
         return frozenset(tool_id for tool_id in ids if self._is_doubted(search, tool_id, named_sources))
 
     def _find_named_sources(self, query: str, ids: Iterable[str]) -> frozenset[str]:
-        """Return those sources of demotable tools among `ids` that the query names: all words of the name are in it."""
+        """Return the sources that the query names, of those tools among `ids` that may have to move."""
         candidates = {_source(tool_id) for tool_id in ids if self._may_demote(tool_id)}
-        words = set(tokenize(query)) if candidates else set()
-        return frozenset(source for source in candidates if (name := list_source_words(source)) and name <= words)
+        if not candidates:
+            return frozenset()
+        words = set(tokenize(query))
+        return frozenset(source for source in candidates if has_source_name(words, source))
 
     def _is_demoted(self, search: Answer, tool_id: str, named_sources: AbstractSet[str]) -> bool:
         """Tell whether a tool is suspicious, or a copy of a tool that the caller may see."""
@@ -119,26 +125,26 @@ class Demote(Stage):
     def _is_doubted(self, search: Answer, tool_id: str, named_sources: AbstractSet[str]) -> bool:
         """Tell whether a tool comes last although the query names it.
 
-        A tool of a hollow source does, because such a source has a tool for every word of a query. If all hits are of
-        hollow sources, the named tool comes first, as everywhere.
+        A tool of a hollow source comes last, because such a source may have a tool for every word of a query. But if
+        all hits are of hollow sources, the tool that the query names comes first, as it does elsewhere.
         """
         if self._is_demoted(search, tool_id, named_sources):
             return True
-        return self._is_hollow(tool_id, named_sources) and not all(
-            self._is_hollow(other_id, named_sources) for other_id in search.ids
-        )
+        if not self._is_hollow(tool_id, named_sources):
+            return False
+        return any(not self._is_hollow(other_id, named_sources) for other_id in search.ids)
 
     def _is_hollow(self, tool_id: str, named_sources: AbstractSet[str]) -> bool:
         """Tell whether a tool is of a hollow source that the query does not name."""
-        return (source := _source(tool_id)) in self.rivals.hollow and source not in named_sources
+        source = _source(tool_id)
+        return source in self.rivals.hollow and source not in named_sources
 
     def _is_visible(self, search: Answer, tool_id: str) -> bool:
         """Tell whether the caller may see a tool. Without a catalogue, all tools count as visible."""
-        mask = self.catalogue.mask(search.visible) if self.catalogue else None
-        if mask is None or self.catalogue is None:
+        if self.catalogue is None:
             return True
-        position = self.catalogue.position(tool_id)
-        return position is not None and bool(mask[position])
+        mask, position = self.catalogue.mask(search.visible), self.catalogue.position(tool_id)
+        return mask is None or (position is not None and bool(mask[position]))
 
     def _weigh(self, hits: list[Hit], named_sources: AbstractSet[str]) -> list[Hit]:
         """Lower the scores of tools with claims or of hollow sources, and return all hits in their new order.
@@ -156,13 +162,14 @@ class Demote(Stage):
         return sorted(weighed, key=lambda hit: (hit.why != EXACT, -hit.score))
 
     def _follow_originals(self, hits: list[Hit], named_sources: AbstractSet[str]) -> list[Hit]:
-        """Move each twin right behind the tool that it may copy, if it stands before it. Changes and returns `hits`."""
-        for hit in [hit for hit in hits if hit.id in self.rivals.twins and _source(hit.id) not in named_sources]:
-            ids = [other.id for other in hits]
-            original = self.rivals.twins[hit.id]
-            if original in ids and ids.index(original) > ids.index(hit.id):
-                hits.remove(hit)
-                hits.insert(ids.index(original), hit)  # without the hit, this is the place behind the original
+        """Move each twin from before to right behind the tool that it may copy. Changes and returns `hits`."""
+        twins = [hit for hit in hits if hit.id in self.rivals.twins and _source(hit.id) not in named_sources]
+        for twin in twins:
+            ids = [hit.id for hit in hits]
+            original = self.rivals.twins[twin.id]
+            if original in ids and ids.index(original) > ids.index(twin.id):
+                hits.remove(twin)  # the original moves up by one, so its former place is now the place behind it
+                hits.insert(ids.index(original), twin)
         return hits
 
     def explain(self, search: Answer, tool_id: str) -> Explanation | None:
@@ -195,12 +202,12 @@ def _source(tool_id: str) -> str:
     return tool_id.partition("/")[0]
 
 
-def _lower(hits: Sequence[Hit]) -> tuple[Hit, ...]:
-    """Return the hits in this order; a score that would rise becomes a little lower than the one before."""
+def _lower_rising_scores(hits: Sequence[Hit]) -> tuple[Hit, ...]:
+    """Return the hits in this order; a score above the one before becomes a little lower than that one."""
     lowered: list[Hit] = []
-    highest = math.inf
+    previous_score = math.inf
     for hit in hits:
-        score = hit.score if hit.score <= highest else highest - 1e-6
-        lowered.append(hit if score == hit.score else msgspec.structs.replace(hit, score=score))
-        highest = score
+        is_rising = hit.score > previous_score
+        lowered.append(msgspec.structs.replace(hit, score=previous_score - MIN_SCORE_STEP) if is_rising else hit)
+        previous_score = lowered[-1].score
     return tuple(lowered)

@@ -29,6 +29,7 @@ from typing import Final
 import msgspec
 
 from toolscout.home.catalogue.store import Catalogue, allows
+from toolscout.indexes.words import list_source_words
 from toolscout.search.pipeline import Stage, order
 from toolscout.search.relations.services import GENERIC_WORDS
 from toolscout.types import Answer, Explanation, Hit, Tool
@@ -41,6 +42,7 @@ __all__ = [
     "explain_disabled",
     "explain_waiting",
     "find_named_tools",
+    "has_source_name",
     "parse_selection",
 ]
 
@@ -51,7 +53,7 @@ _QUOTED_NAME: Final = re.compile(
 _SOURCE_WORD: Final = re.compile(r"[^\W_]+")
 _QUOTES: Final = re.compile("[`\"“']")
 _MARKED: Final = re.compile(r"[_.\d/]|(?<=.)[A-Z].*[a-z]|[a-z].*[A-Z]")  # see `_is_marked`
-_CLEAR: Final = re.compile(  # identifiers that nobody writes by chance
+_CLEAR_IDENTIFIER: Final = re.compile(  # nobody writes one by chance
     r"[A-Za-z][A-Za-z0-9]+(?:_[A-Za-z0-9]+)*_[A-Za-z0-9]{2,}"
     r"|[A-Za-z]\w+(?:\.\w{2,})+"
     r"|[a-z]{2,}[a-z0-9]*(?:[A-Z][a-z0-9]+)+|(?:[A-Z][a-z0-9]+){3,}"
@@ -69,6 +71,8 @@ _CALLS, _NOUNS, _LINKS, _NAMINGS = (
     frozenset(list_words(f"names.{name}")) for name in ("calls", "nouns", "links", "namings")
 )
 _QUOTE_MARK: Final = " \N{OBJECT REPLACEMENT CHARACTER} "  # stands for other quoted text
+_CUES: Final = _CALLS | _NOUNS  # words that say that a tool follows
+_SKIPPED_BEFORE_QUOTES: Final = _LINKS | _NAMINGS | {_QUOTE_MARK.strip()}  # words that may be between a cue and a quote
 _ADDRESS_MARK: Final = re.compile(r"@|://")
 _IDENTIFIER: Final = re.compile(r"\w(?:[\w./-]*\w)?", re.ASCII)
 _EDGES: Final = ".,;:!?()[]{}<>\"'`“”‘’*，。？！、：；（）「」『』"
@@ -92,11 +96,13 @@ class PreferSources(Stage):
         for source in dict.fromkeys(tool_id.partition("/")[0] for tool_id in catalogue.ids):
             words = [word for word in _SOURCE_WORD.findall(source.lower()) if word not in GENERIC_WORDS]
             self._sources[source] = "".join(words)
-            patterns |= {"[ _.-]?".join(words)} if words else set()
+            if words:
+                patterns.add("[ _.-]?".join(words))
         names = "|".join(sorted(patterns, key=len, reverse=True))
         place = rf"\b(?:{join_phrases(list_words('names.places'))})\s+(?:(?:my|our|the)\s+)?({names})(?!\w)"
-        # Two groups, of which a match fills one. With one source there is none to prefer.
-        self._mention = re.compile(rf"{place}|^\W*({names})\s*:", re.IGNORECASE) if len(patterns) > 1 else None
+        mention = rf"{place}|^\W*({names})\s*:"  # a match has the name in one of the two groups
+        has_choice = len(patterns) > 1  # with one source there is none to prefer
+        self._mention = re.compile(mention, re.IGNORECASE) if has_choice else None
 
     def run(self, searches: Sequence[Answer]) -> list[Answer]:
         """Return the searches with the hits of named sources moved up."""
@@ -104,8 +110,10 @@ class PreferSources(Stage):
 
     def _move_up(self, search: Answer) -> Answer:
         """Add points to the hits of named sources, and order all hits anew."""
-        mentions = self._mention.findall(search.query[:MAX_NAME_QUERY_CHARS]) if self._mention else []
-        named = {"".join(_SOURCE_WORD.findall(name.lower())) for groups in mentions for name in groups if name}
+        if self._mention is None:
+            return search
+        mentions = self._mention.finditer(search.query[:MAX_NAME_QUERY_CHARS])
+        named = {"".join(_SOURCE_WORD.findall((match[1] or match[2]).lower())) for match in mentions}
         if not named:
             return search
         hits = [
@@ -118,10 +126,13 @@ class PreferSources(Stage):
 
     def explain(self, search: Answer, tool_id: str) -> Explanation | None:
         """Return the rank of a tool that changes its place; None if it keeps it."""
-        [result] = self.run([search])
-        if tool_id not in search.ids or search.ids.index(tool_id) == (place := result.ids.index(tool_id)):
+        if tool_id not in search.ids:
             return None
-        return Explanation(self.name, place + 1, result.hits[place].score, f"{search.ids.index(tool_id) + 1} before")
+        [result] = self.run([search])
+        old_place, place = search.ids.index(tool_id), result.ids.index(tool_id)
+        if place == old_place:
+            return None
+        return Explanation(self.name, place + 1, result.hits[place].score, f"{old_place + 1} before")
 
 
 class _NameLookup:
@@ -163,53 +174,60 @@ class Names(Stage):
 
         If the query names a tool that no search returns now, the reason says so.
         """
-        selection = parse_selection(search.query)
-        has_hidden = self.catalogue.waiting or self.catalogue.disabled
-        reason = explain_hidden(self.catalogue, search) if has_hidden else None
+        reason = explain_hidden(self.catalogue, search)
         if reason:
             search = msgspec.structs.replace(search, reason=reason)
+        selection = parse_selection(search.query)
         if selection is not None:
             return self._select(search, selection)
-        scores = {hit.id: hit.score for hit in search.hits}
         positions = find_named_tools(self.lookup, search.query)
         ids = self._visible_ids(search, positions) if positions else []
         if not ids:
             return search
+        ids = self._rank_named(search, ids)
+        if not _is_nothing_else(self.lookup, search.query):
+            ids = self._limit_namesakes(search, ids)
+        named = set(ids)
+        rest = tuple(hit for hit in search.hits if hit.id not in named)
+        return msgspec.structs.replace(search, hits=_as_hits(ids, search) + rest)
+
+    def _rank_named(self, search: Answer, ids: Sequence[str]) -> list[str]:
+        """Return the named tools: first those whose ids are in the query, then those not doubted, then by score."""
+        scores = {hit.id: hit.score for hit in search.hits}
         doubted = self.find_doubted(search, ids) if self.find_doubted else frozenset[str]()
         query = search.query.casefold()
 
         def rank(tool_id: str) -> tuple[bool, bool, float, str]:
-            """Put tools whose ids are in the query first, then those that are not doubted, then by score."""
             return tool_id.casefold() not in query, tool_id in doubted, -scores.get(tool_id, -math.inf), tool_id
 
-        ids.sort(key=rank)
-        if not _is_nothing_else(self.lookup, search.query):
-            ids = self._limit_namesakes(search, ids)
-        rest = tuple(hit for hit in search.hits if hit.id not in set(ids))
-        return msgspec.structs.replace(search, hits=_as_hits(ids, search) + rest)
+        return sorted(ids, key=rank)
 
     def _limit_namesakes(self, search: Answer, ids: Sequence[str]) -> list[str]:
         """Return the named tools, of each name at most as many as half of the hits.
 
         A tool whose id is in the query is kept, and does not count.
         """
-        kept, counts, query = [], Counter[str](), search.query.casefold()
+        kept: list[str] = []
+        counts = Counter[str]()
+        query, max_namesakes = search.query.casefold(), math.ceil(search.k / 2)
         for tool in self.catalogue.tools(ids):
             name = tool.name.casefold()
             if tool.id.casefold() in query:
                 kept.append(tool.id)
-            elif counts[name] < math.ceil(search.k / 2):
+            elif counts[name] < max_namesakes:
                 counts[name] += 1
                 kept.append(tool.id)
         return kept
 
     def _select(self, search: Answer, names: Sequence[str]) -> Answer:
         """Return the search with the selected tools as its only hits, in the order of `names`."""
-        positions = dict.fromkeys(position for name in names for position in self.lookup.find(name))  # each once
-        missing = [name for name in names if not self._visible_ids(search, self.lookup.find(name))]
-        reason = search.reason or (f"No visible tool is called {', '.join(map(repr, missing))}." if missing else None)
-        hits = _as_hits(self._visible_ids(search, positions), search)
-        return msgspec.structs.replace(search, hits=hits, reason=reason)
+        ids_by_name = {name: self._visible_ids(search, self.lookup.find(name)) for name in names}
+        missing = [repr(name) for name in names if not ids_by_name[name]]
+        reason = search.reason
+        if missing and not reason:
+            reason = f"No visible tool is called {', '.join(missing)}."
+        ids = dict.fromkeys(itertools.chain.from_iterable(ids_by_name.values()))  # each once
+        return msgspec.structs.replace(search, hits=_as_hits(ids, search), reason=reason)
 
     def _visible_ids(self, search: Answer, positions: Iterable[int]) -> list[str]:
         """Return the ids of those tools that the caller may see."""
@@ -236,7 +254,14 @@ def parse_selection(query: str) -> list[str] | None:
     head, colon, tail = query.strip().partition(":")
     if not colon or head.strip().lower() != "select":
         return None
-    return [name for part in tail.split(",") if (name := part.strip().strip("`\"'"))]
+    names = (part.strip().strip("`\"'") for part in tail.split(","))
+    return [name for name in names if name]
+
+
+def has_source_name(words: AbstractSet[str], source: str) -> bool:
+    """Tell whether the terms of a query include all words of the name of a source."""
+    name = list_source_words(source)
+    return bool(name) and name <= words
 
 
 def _as_hits(ids: Iterable[str], search: Answer) -> tuple[Hit, ...]:
@@ -247,24 +272,18 @@ def _as_hits(ids: Iterable[str], search: Answer) -> tuple[Hit, ...]:
 
 def find_named_tools(lookup: _NameLookup, query: str) -> list[int]:
     """Return the positions of the tools that the query names, in the order of their first mention."""
-    positions: dict[int, None] = {}
-    words = query[:MAX_NAME_QUERY_CHARS].split()
-    for text, place in _find_mentions(query[:MAX_NAME_QUERY_CHARS], words, lookup.has_spaces):
-        for position in lookup.find(text) if place is None else _find_word(lookup, text, words, place):
-            positions.setdefault(position)  # a dict, because the order counts
-    return list(positions)
+    positions: list[int] = []
+    query = query[:MAX_NAME_QUERY_CHARS]
+    words = query.split()
+    for text, place in _find_mentions(query, words, lookup.has_spaces):
+        positions += lookup.find(text) if place is None else _find_word(lookup, text, words, place)
+    return list(dict.fromkeys(positions))  # each once
 
 
 def _find_word(lookup: _NameLookup, text: str, words: Sequence[str], place: int) -> list[int]:
-    """Return the positions of the tools that a word inside a query names.
+    """Return the positions of the tools that a word of a query names: the word is an id, or an identifier as a name.
 
-    The word is an id, or a name that is an identifier there.
-
-    Args:
-        lookup: finds the tools.
-        text: the word, perhaps without its punctuation, or a phrase that begins with it.
-        words: of the query.
-        place: of the word among them.
+    `text` is the word at `place`, perhaps without its punctuation, or a phrase that begins with it.
     """
     key = text.casefold()
     ids = lookup.table.find_id(key) if "/" in key else ()  # an id begins with its source
@@ -277,34 +296,27 @@ def _is_marked(word: str) -> bool:
     return len(word) <= MAX_NAME_CHARS and bool(_MARKED.search(word))
 
 
-def _is_identifier(text: str, called: bool) -> bool:
+def _is_identifier(text: str, is_called: bool) -> bool:
     """Tell whether a word of a query is a name.
 
-    It must be spelt like a name (`_is_marked`) and begin with a letter. Then it is one if the query calls it a tool, or
-    if nobody writes it by chance (`_CLEAR`: `list_issues`) and it names no value or file (`_VALUE`: `user_id`).
-
-    Args:
-        text: the word, as the query or as a tool spells it.
-        called: whether the words around it say that it is a tool; see `_is_called`.
+    A name is spelt like one (`_is_marked`) and begins with a letter. In addition, the query calls it a tool (see
+    `_is_called`), or nobody writes it by chance (`_CLEAR_IDENTIFIER`: `list_issues`) and it names no value or file
+    (`_VALUE`: `user_id`).
     """
     core = text.strip("_.-/")
     if not core[:1].isalpha() or not _is_marked(core):
         return False
     # Inner capitals are the sign of an identifier, but not in a word that has only capitals ("A1B2C3").
-    spelling = core if "_" in core or not core.isupper() else core.lower()
-    return called or bool(_CLEAR.fullmatch(spelling) and not _VALUE.fullmatch(core))
+    spelling = core.lower() if core.isupper() and "_" not in core else core
+    return is_called or bool(_CLEAR_IDENTIFIER.fullmatch(spelling) and not _VALUE.fullmatch(core))
 
 
-def _find_mentions(query: str, words: Sequence[str], spaced: bool) -> Iterator[tuple[str, int | None]]:
+def _find_mentions(query: str, words: Sequence[str], has_spaces: bool) -> Iterator[tuple[str, int | None]]:
     """Yield the texts in a query that may name a tool, each with its place.
 
     The place is the number of the word at which the text begins. It is None for the whole query and for quoted text
-    that is meant as a name: they name any tool with this name, also if the name is an ordinary word.
-
-    Args:
-        query: the query.
-        words: its words.
-        spaced: whether phrases of several words are read too, because some id has a space.
+    that is meant as a name: these name any tool with this name, even if the name is an ordinary word. If some id
+    `has_spaces`, phrases of several words may be ids too.
     """
     yield query.strip(), None
     yield query.strip().strip(_EDGES), None
@@ -314,9 +326,10 @@ def _find_mentions(query: str, words: Sequence[str], spaced: bool) -> Iterator[t
         yield word, place
         if not word.isalnum():
             yield word.strip(_EDGES), place
-        if (not word.isalnum() or not word.isascii()) and not _ADDRESS_MARK.search(word):
+        may_contain_names = not (word.isalnum() and word.isascii())  # as in "get_forecast(…)", or between Chinese words
+        if may_contain_names and not _ADDRESS_MARK.search(word):
             yield from ((part, place) for part in _IDENTIFIER.findall(word))
-        if spaced:
+        if has_spaces:
             yield from _read_phrases(words, place)
 
 
@@ -324,7 +337,9 @@ def _read_quotes(query: str) -> Iterator[str]:
     """Yield the texts in quotes and backticks that are meant as names."""
     for match in _QUOTED_NAME.finditer(query):
         text = _unquote(match)
-        if (match[1] or not _is_value(text)) and (_is_alone(query) or _is_meant(query, match)):
+        is_in_backticks = match[1] is not None
+        may_be_name = is_in_backticks or not _is_value(text)
+        if may_be_name and (_is_alone(query) or _is_meant(query, match)):
             yield text
 
 
@@ -349,19 +364,21 @@ def _is_meant(query: str, match: re.Match[str]) -> bool:
 
     Such words are `use "copy"`, `the "copy" tool`, `the tool called "copy"`, `use "copy" or "search"`.
     """
-    if any(_is_identifier(word, True) for word in _unquote(match).split()):
+    if any(_is_identifier(word, is_called=True) for word in _unquote(match).split()):
         return True
-    if any(_plain(word) in _NOUNS for word in query[match.end() :].split(maxsplit=1)[:1]):
+    words_behind = query[match.end() :].split(maxsplit=1)
+    if words_behind and _plain(words_behind[0]) in _NOUNS:
         return True
     return _ends_with_call(_QUOTED_NAME.sub(_QUOTE_MARK, query[: match.start()]))
 
 
 def _ends_with_call(text: str) -> bool:
     """Tell whether the last words of a text say that a tool follows: `use the`, `the tool called`."""
-    for word in map(_plain, reversed(text.split()[-MAX_NAME_WORDS:])):
-        if word in _CALLS or word in _NOUNS:
+    last_words = text.split()[-MAX_NAME_WORDS:]
+    for word in map(_plain, reversed(last_words)):
+        if word in _CUES:
             return True
-        if word not in _LINKS | _NAMINGS and word != _QUOTE_MARK.strip():
+        if word not in _SKIPPED_BEFORE_QUOTES:
             return False
     return False
 
@@ -383,13 +400,15 @@ def _is_called(words: Sequence[str], place: int) -> bool:
     """Tell whether a word of a query is said to be a tool: `run v2`, `run v1 and v2`, `v2(…)`, `the v2 tool`."""
     if not _is_marked(words[place]):
         return False
-    if re.match(r"[\w.]+\(", words[place]) or (place + 1 < len(words) and _plain(words[place + 1]) in _NOUNS):
+    is_function_call = re.match(r"[\w.]+\(", words[place])
+    next_word = _plain(words[place + 1]) if place + 1 < len(words) else ""
+    if is_function_call or next_word in _NOUNS:
         return True
-    for before in range(place - 1, max(-1, place - MAX_NAME_WORDS), -1):  # back over "the", "and" and other names
-        word = _plain(words[before])
-        if word in _CALLS or word in _NOUNS:
+    words_before = words[max(0, place - MAX_NAME_WORDS + 1) : place]
+    for word in reversed(words_before):  # back over "the", "and" and other names
+        if _plain(word) in _CUES:
             return True
-        if word not in _LINKS and not _is_identifier(words[before].strip(_EDGES), False):
+        if _plain(word) not in _LINKS and not _is_identifier(word.strip(_EDGES), is_called=False):
             return False
     return False
 
@@ -406,18 +425,23 @@ def explain_hidden(catalogue: Catalogue, search: Answer) -> str | None:
 
 def explain_disabled(catalogue: Catalogue, search: Answer) -> str | None:
     """Return one sentence if the query names a tool of a disabled source, visible to the caller; or None."""
-    keys = list(_list_keys(search.query)) if catalogue.disabled else []
+    if not catalogue.disabled:
+        return None
+    keys = list(_list_keys(search.query))
     for source, (message, ids_by_key) in catalogue.disabled.items():
-        why = message if search.visible is None else "disabled"  # a message may name files of whoever runs the service
-        for key in keys:
-            if key in ids_by_key and any(_sees(search, tool) for tool in catalogue.tools([ids_by_key[key]])):
-                return f"{ids_by_key[key]} is not searched: source {source!r} is {why}"
+        state = message if search.visible is None else "disabled"  # a message may name files of the service's operator
+        ids = [ids_by_key[key] for key in keys if key in ids_by_key]
+        for tool in catalogue.tools(ids) if ids else ():
+            if _sees(search, tool):
+                return f"{tool.id} is not searched: source {source!r} is {state}"
     return None
 
 
 def explain_waiting(catalogue: Catalogue, search: Answer) -> str | None:
     """Return one sentence if the query names a tool that waits for approval, visible to the caller; or None."""
-    for key in _list_keys(search.query) if catalogue.waiting else ():
+    if not catalogue.waiting:
+        return None
+    for key in _list_keys(search.query):
         for definition in catalogue.waiting.get(key, ()):
             if _sees(search, definition.tool):
                 return f"{definition.id} waits for approval: {definition.why}"
@@ -432,12 +456,11 @@ def _sees(search: Answer, tool: Tool) -> bool:
 def _list_keys(query: str) -> Iterator[str]:
     """Yield casefolded names and ids that a query may contain."""
     selection = parse_selection(query)
-    words = query[:MAX_NAME_QUERY_CHARS].split()
-    mentions = (
-        _find_mentions(query[:MAX_NAME_QUERY_CHARS], words, False)
-        if selection is None
-        else ((name, None) for name in selection)
-    )
-    for text, place in mentions:
+    if selection is not None:
+        yield from map(str.casefold, selection)
+        return
+    query = query[:MAX_NAME_QUERY_CHARS]
+    words = query.split()
+    for text, place in _find_mentions(query, words, has_spaces=False):
         if place is None or "/" in text or _is_identifier(text, _is_called(words, place)):
             yield text.casefold()

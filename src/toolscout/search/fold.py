@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
 
 from toolscout.home.catalogue.store import Catalogue
-from toolscout.indexes.words import list_source_words, tokenize
-from toolscout.search.exact_names import EXACT, parse_selection
+from toolscout.indexes.words import tokenize
+from toolscout.search.exact_names import EXACT, has_source_name, parse_selection
 from toolscout.search.pipeline import Stage
 from toolscout.search.relations.duplicates import Duplicates
 from toolscout.types import Answer, Explanation, Hit
@@ -78,7 +77,8 @@ class FoldSimilar(Stage):
         Returns:
             The tools that keep hits of their own; group → the representative that the query chooses.
         """
-        words, group_of = set(tokenize(search.query)), self.duplicates.first
+        words = set(tokenize(search.query))
+        group_of = self.duplicates.first
         unfolded = {hit.id for hit in search.hits if hit.why == EXACT}
         members = [hit.id for hit in search.hits if hit.id in group_of and hit.id not in unfolded]
         numbers = set(filter(_has_digit, words))
@@ -86,17 +86,22 @@ class FoldSimilar(Stage):
             unfolded |= {tool_id for tool_id in members if not numbers.isdisjoint(self._find_own_numbers(tool_id))}
         named: dict[str, dict[str, list[str]]] = {}  # group → named source → its tools
         for tool_id in members:
-            if tool_id not in unfolded and _is_source_named(words, tool_id):
-                named.setdefault(group_of[tool_id], {}).setdefault(tool_id.partition("/")[0], []).append(tool_id)
+            source = tool_id.partition("/")[0]
+            if tool_id not in unfolded and has_source_name(words, source):
+                named.setdefault(group_of[tool_id], {}).setdefault(source, []).append(tool_id)
         representatives: dict[str, str] = {}
-        for group, tools in named.items():
-            order = [tool_id.partition("/")[0] for tool_id in self.duplicates.groups[group]]
-            best = max(tools, key=lambda source: (_count_said_words(search.query, source), -order.index(source)))
-            if len(tools) > 1:
+        for group, tools_by_source in named.items():
+            tools = tools_by_source[self._choose_source(search.query, group, tools_by_source)]
+            if len(tools_by_source) > 1:
                 # "my-todoist" also names the source `todoist`. Only one is meant, so the group stays folded.
-                representatives[group] = tools[best].pop(0)
-            unfolded.update(tools[best])
+                representatives[group] = tools.pop(0)
+            unfolded.update(tools)
         return unfolded, representatives
+
+    def _choose_source(self, query: str, group: str, sources: Iterable[str]) -> str:
+        """Return the source that the query names most exactly; of equals, the source of the most preferred tool."""
+        order = [tool_id.partition("/")[0] for tool_id in self.duplicates.groups[group]]
+        return max(sources, key=lambda source: (_count_said_words(query, source), -order.index(source)))
 
     def _find_own_numbers(self, tool_id: str) -> frozenset[str]:
         """Find the words with a digit in a tool's name and description that the preferred tool of its group lacks."""
@@ -142,13 +147,8 @@ def _has_digit(word: str) -> bool:
     return any(letter.isdigit() for letter in word)
 
 
-def _is_source_named(words: AbstractSet[str], tool_id: str) -> bool:
-    """Tell whether the query has all words of the name of a tool's source."""
-    name = list_source_words(tool_id.partition("/")[0])
-    return bool(name) and name <= words
-
-
 def _count_said_words(query: str, source: str) -> int:
     """Count the words in the name of a source; 0 if the query does not say them one after the other."""
-    name, query_words = (_SAID_WORD.findall(text.casefold()) for text in (source, query))
-    return len(name) if f" {' '.join(name)} " in f" {' '.join(query_words)} " else 0
+    name_words, query_words = (_SAID_WORD.findall(text.casefold()) for text in (source, query))
+    is_said = f" {' '.join(name_words)} " in f" {' '.join(query_words)} "
+    return len(name_words) if is_said else 0
