@@ -236,7 +236,7 @@ def _split_schema(entry: Mapping[str, object]) -> tuple[object, object, Schema]:
         keys = ", ".join(sorted(map(str, entry)))[:100]
         raise BadEntry(
             "expected a function schema with a name and parameters, "
-            + (f"found an object of: {keys}" if keys else "found an empty object")
+            + (f"found an object with only: {keys}" if keys else "found an empty object")
         )
     return name, None, other_fields
 
