@@ -293,6 +293,9 @@ def test_only_tools_that_were_shown_fit_the_schema_and_the_prompt_does_not_hold_
         assert set(purpose["properties"]["id"]["enum"]) >= set(ids)
         assert set(solved["properties"]["tools"]["items"]["enum"]) >= set(ids)
         assert all("enum" not in body["messages"][0]["content"] for body in server.bodies)
+        assert purpose["properties"]["purpose"]["maxLength"] == solved["properties"]["reason"]["maxLength"] == 120
+        assert shapes[0]["properties"]["goals"]["items"]["maxLength"] == 120
+        assert shapes[1]["properties"]["solved"]["maxItems"] == 6
 
 
 def test_limits_reach_lists_and_texts_of_that_name_at_any_depth_and_nothing_else() -> None:
@@ -301,9 +304,9 @@ def test_limits_reach_lists_and_texts_of_that_name_at_any_depth_and_nothing_else
     part = shape["$defs"]["NestedReply"]["properties"]
     assert part["id"] == {"type": "string", "enum": ["a"]}
     assert part["tools"] == {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}, "maxItems": 2}
-    assert shape["properties"] == schema_of(OuterReply)["properties"] and narrow(
-        schema_of(OuterReply), {}
-    ) == schema_of(OuterReply)
+    plain = schema_of(OuterReply)
+    assert shape["properties"]["tools"] == {**plain["properties"]["tools"], "maxItems": 2}, "objects have no such texts"
+    assert narrow(plain, {}) == plain
 
 
 def llm_settings(server: ScriptedServer, home: Path) -> Settings:

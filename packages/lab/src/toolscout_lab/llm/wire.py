@@ -28,6 +28,7 @@ __all__ = [
 
 DEFAULT_REPLY_TOKENS: Final = 1024
 MAX_TRIED_BRACES: Final = 1_000  # of a reply; further ones are ignored
+TEXT_KEYWORDS: Final = ("enum", "maxLength")
 MAX_LISTED: Final = 24  # items in a list of a reply; weak models list without an end
 Message = Mapping[str, Any]
 Item = TypeVar("Item")
@@ -135,7 +136,7 @@ def schema_of(kind: type[msgspec.Struct]) -> dict[str, object]:
 def narrow(schema: Mapping[str, Any], limits: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Add keywords to the properties of these names wherever a schema has them, such as the ids that a tool may have.
 
-    An `enum` for a list limits its items; a list of objects is left as it is.
+    `enum` and `maxLength` of a list limit its texts; in a list of objects they change nothing.
     """
     narrowed: dict[str, Any] = {}
     for key, value in schema.items():
@@ -147,13 +148,15 @@ def narrow(schema: Mapping[str, Any], limits: Mapping[str, Mapping[str, Any]]) -
 
 
 def _limit(schema: dict[str, Any], limit: Mapping[str, Any]) -> dict[str, Any]:
-    if not limit or schema.get("type") != "array":
-        return {**schema, **limit} if schema.get("type") == "string" else schema
-    items = schema.get("items", {})
-    if items.get("type") != "string":
+    """Return the schema of one property with these keywords; those of texts limit the texts of a list."""
+    if schema.get("type") == "string":
+        return {**schema, **limit}
+    if schema.get("type") != "array":
         return schema
-    rest = {key: value for key, value in limit.items() if key != "enum"}
-    return {**schema, **rest, "items": {**items, "enum": limit["enum"]} if "enum" in limit else items}
+    of_texts = {key: value for key, value in limit.items() if key in TEXT_KEYWORDS}
+    of_list = {key: value for key, value in limit.items() if key not in TEXT_KEYWORDS}
+    items = schema.get("items", {})
+    return {**schema, **of_list, "items": {**items, **of_texts} if items.get("type") == "string" else items}
 
 
 def decode(text: str, kind: type[Any]) -> Any:

@@ -54,6 +54,16 @@ LATE_REPLY: Final = "The model did not answer in time."
 MAX_WORDING_CHARS: Final = 2_000
 MAX_GOALS: Final = 24  # of a request; weak models list without an end
 MAX_PURPOSES: Final = 64  # more tools are hardly shown
+TEXT_LIMIT: Final = {"maxLength": 120}
+TEXT_LIMITS: Final = {  # for endpoints that keep to the schema: without them, weak models fill the reply with one text
+    "goals": {"maxItems": 6, **TEXT_LIMIT},
+    "goal": TEXT_LIMIT,
+    "purpose": TEXT_LIMIT,
+    "reason": TEXT_LIMIT,
+    "solved": {"maxItems": 6},
+    "unsolved": {"maxItems": 6},
+    "instruction": {"maxLength": 400},
+}
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -344,7 +354,8 @@ class Critic:
         shown = self.tools(search.ids[: self.depth])
         wording = search.rewrites[-1] if search.rewrites else search.query
         cards, names = [card(tool) for tool in shown], ShownTools(shown)
-        limits = {name: {"enum": [tool.id for tool in shown]} for name in ("id", "tools")} if shown else {}
+        known_ids = {"enum": [tool.id for tool in shown]}
+        limits = TEXT_LIMITS | ({"id": known_ids, "tools": known_ids} if shown else {})
 
         understood = model.ask(
             prompt("feedback_comprehend", query=wording, tools=cards),
@@ -375,6 +386,7 @@ class Critic:
             ),
             Refinement,
             example_reply=Refinement(f"{wording} again"),  # a rehearsal counts every round
+            limits=TEXT_LIMITS,
             seconds=seconds_left(),
         )
         return _check_wording(refinement.instruction.strip(), search, wording)
