@@ -17,7 +17,7 @@ from toolscout import encoders
 from toolscout.encoders.static import load_static
 from toolscout.home.catalogue import snapshot
 from toolscout.home.catalogue.array_file import open_arrays
-from toolscout.home.catalogue.snapshot import STAMP_KEY
+from toolscout.home.catalogue.snapshot import SEALED, STAMP_KEY, unseal
 from toolscout.home.catalogue.snapshot_files import SNAPSHOTS_FOLDER, SnapshotFiles, _find_rows
 from toolscout.home.catalogue.store import Catalogue, Store
 from toolscout.indexes import bm25, large
@@ -102,7 +102,7 @@ def read_state(home: Path) -> dict[str, Any]:
         generation = store.generation()
         (fewest,) = connection.execute("SELECT min(generation) FROM caches").fetchone()
     assert fewest == generation
-    return state | {f"value {key}": bytes(value) for key, value in values if key != STAMP_KEY}
+    return state | {f"value {key.removeprefix(SEALED)}": unseal(value) for key, value in values if key != STAMP_KEY}
 
 
 def forget_snapshots(home: Path) -> None:

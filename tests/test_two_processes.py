@@ -54,7 +54,7 @@ def test_two_processes_share_one_index_and_see_only_their_own_tools(tmp_path: Pa
             "SELECT key, generation, length(value) FROM caches ORDER BY key"
         ).fetchall()
         files = {path.name: path.stat().st_ino for path in (home / SNAPSHOTS_FOLDER).iterdir()}
-        assert {"snapshot", "suspects"} <= {key.partition("/")[0] for key, *_ in held} and len(files) == 5
+        assert {"snapshot", "sealed suspects"} <= {key.partition("/")[0] for key, *_ in held} and len(files) == 5
         processes = {sources: ask(home, sources) for sources in ("weather,files", "mail,travel")}
         for sources, process in processes.items():
             out, err = process.communicate(timeout=50)

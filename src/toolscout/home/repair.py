@@ -11,11 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from toolscout.errors import StoreError, UserError
 from toolscout.home.catalogue.approvals import LOST, needs_approval
-from toolscout.home.catalogue.store import CATALOGUE_MIGRATIONS, ORIGINS_FILE, Changes, Origin, Store
+from toolscout.home.catalogue.store import CATALOGUE_MIGRATIONS, ORIGINS_FILE, Changes, Store, read_origins_file
 from toolscout.home.catalogue.sync import CatalogueManager
 from toolscout.home.database import Database, is_damage, now, salvage_file
 from toolscout.home.journal.journal import DAMAGED_EVENT, JOURNAL_MIGRATIONS, Journal
@@ -57,7 +55,11 @@ def _find_damage(path: Path, part: type[Store] | type[Journal]) -> str | None:
         raise
     try:
         findings = Database.check(database)  # not `Store.check`: damaged definitions alone need no new file
+        if not findings and isinstance(database, Store):
+            database.generation()  # raises if it is missing: then other rows may be missing too
         return findings[0].removeprefix(f"{path}: ").partition("; run  ")[0] if findings else None
+    except StoreError as error:
+        return str(error).removeprefix(f"{path} is damaged: ").partition("; run  ")[0]
     finally:
         database.close()
 
@@ -100,7 +102,9 @@ def _repair_catalogue(settings: Settings) -> Iterator[str]:
     """Begin a damaged catalogue anew with what can be read of it, and read its sources again. Yields what was done.
 
     Nobody knows which approvals were lost with the file. So each source that needs approval is noted as one that may
-    have lost some. If only definitions are damaged in a sound file, they are dropped (`Store.repair`).
+    have lost some. If only definitions are damaged in a sound file, they are dropped (`Store.repair`). A catalogue
+    without sources, while `ORIGINS_FILE` names some, was lost: the file was missing, and the next command made a new
+    one.
     """
     path = settings.home / "catalogue.db"
     damage = _find_damage(path, Store)
@@ -111,17 +115,20 @@ def _repair_catalogue(settings: Settings) -> Iterator[str]:
             f"catalogue.db: {salvage.rows['tools']:,} tools, {salvage.rows['pins']:,} approvals and "
             f"{salvage.rows['hidden']:,} hidden tools could be read; other approvals are lost"
         )
-    if not path.exists():
+    if not path.exists() and not read_origins_file(settings.home):
         return
     manager = CatalogueManager(settings)
     with contextlib.closing(manager.store):
-        if damage:
+        is_lost = bool(manager.store.find_lost_origins())
+        if is_lost and not damage:
+            yield f"catalogue.db: its sources are missing: reading again what {ORIGINS_FILE} names"
+        if damage or is_lost:
             _doubt_approvals(manager.store)
         elif manager.store.check():
             yield from manager.store.repair()
         else:
             return
-        yield from _read_again(manager, has_lost=bool(damage))
+        yield from _read_again(manager, has_lost=bool(damage) or is_lost)
 
 
 def _doubt_approvals(store: Store) -> None:
@@ -153,7 +160,7 @@ def _read_again(manager: CatalogueManager, *, has_lost: bool) -> Iterator[str]:
     # such note, so this flag makes all their foreign tools wait for approval.
     store.has_lost_approvals = True
     registered = {(origin.locator, origin.name) for origin in store.origins()}
-    for origin in _read_origins(manager.settings.home):
+    for origin in read_origins_file(manager.settings.home):
         if (origin.locator, origin.name) in registered:
             continue
         if origin.kind == "objects":  # Python objects that a program handed in; nothing on disk can be read again
@@ -177,11 +184,3 @@ def _describe(change: Changes) -> str:
     counts["waiting for approval"] = change.quarantined
     described = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
     return f"{change.source}: read again: {described or 'no change'}"
-
-
-def _read_origins(home: Path) -> list[Origin]:
-    """Read the origins from the file beside the catalogue. Empty if the file is not there, or damaged too."""
-    try:
-        return msgspec.json.decode((home / ORIGINS_FILE).read_bytes(), type=list[Origin])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return []

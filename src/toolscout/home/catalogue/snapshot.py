@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import hashlib
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ __all__ = [
     "LAST_CACHED",
     "MIN_MAPPED_TOOLS",
     "NAMES_FORMAT",
+    "SEALED",
     "STAMP_KEY",
     "TOOLS_BATCH",
     "Catalogue",
@@ -46,6 +48,8 @@ __all__ = [
     "index_by_name",
     "read_snapshot",
     "read_stamp",
+    "seal",
+    "unseal",
 ]
 
 NAMES_FORMAT: Final = "names/1"
@@ -102,6 +106,19 @@ def read_stamp(value: object) -> str:
     """Return the stamp of files that a cache holds. Empty if the value is damaged: no files have that stamp."""
     stamp = bytes(value).decode(errors="replace") if isinstance(value, (bytes, memoryview)) else ""
     return stamp if stamp.isalnum() else ""  # it becomes a part of file names
+
+
+def seal(value: bytes) -> bytes:
+    """Put the digest of a value in front of it, by which `unseal` finds damage."""
+    return hashlib.blake2b(value, digest_size=DIGEST_BYTES).digest() + value
+
+
+def unseal(sealed: object) -> bytes | None:
+    """Return the value that was sealed; None if a cell of the database holds something else: it is damaged."""
+    if not isinstance(sealed, (bytes, memoryview)):
+        return None
+    value = bytes(sealed[DIGEST_BYTES:])
+    return value if seal(value) == sealed else None
 
 
 def _group_positions(texts: Sequence[str]) -> dict[str, list[int]]:
@@ -395,6 +412,9 @@ def index_by_name(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
 MIN_MAPPED_TOOLS: Final = 20_000  # from here on, ids and names are mapped from a file
 STAMP_KEY: Final = "snapshot"  # key in the table caches of the stamp of the snapshot's files
 STAMP_BYTES: Final = 8
+#: Begins the key of a value with a digest. An earlier version that shares the home during an upgrade reads no such key.
+SEALED: Final = "sealed "
+DIGEST_BYTES: Final = 8
 _log: Final = logging.getLogger("toolscout.catalogue.read_snapshot")
 CACHED: Final = "SELECT value FROM caches WHERE key = ? AND generation = ?"
 LAST_CACHED: Final = "SELECT value, generation FROM caches WHERE key = ?"
@@ -427,8 +447,8 @@ def read_snapshot(store: Any, folder: Path, new_stamp: str | None = None) -> Cat
         """Return the value that the store has for a key and a generation, by default the one of this snapshot."""
         with store.reading() as connection:
             number = generation if of_generation is None else of_generation
-            row = connection.execute(CACHED, (key, number)).fetchone()
-            return bytes(row[0]) if row and isinstance(row[0], (bytes, memoryview)) else None  # else damaged
+            row = connection.execute(CACHED, (SEALED + key, number)).fetchone()
+            return unseal(row[0]) if row else None
 
     def load_fingerprints() -> Mapping[str, str]:
         with store.reading() as connection:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -21,11 +22,13 @@ from toolscout.home.catalogue.snapshot import (
     APP_ONLY,
     LAST_CACHED,
     MIN_MAPPED_TOOLS,
+    SEALED,
     STAMP_KEY,
     Catalogue,
     allows,
     read_snapshot,
     read_stamp,
+    seal,
 )
 from toolscout.home.catalogue.snapshot_files import SNAPSHOTS_FOLDER
 from toolscout.home.database import Connection, Database, now
@@ -44,6 +47,7 @@ __all__ = [
     "Store",
     "WaitingDefinition",
     "allows",
+    "read_origins_file",
 ]
 
 CATALOGUE_MIGRATIONS: Final = (
@@ -228,7 +232,10 @@ class Store(Database):
 
     def catalogue(self) -> Catalogue:
         """Return a snapshot of the present generation. Its tools load from the store on demand."""
-        return read_snapshot(self, local_folder(self.home) / SNAPSHOTS_FOLDER)
+        snapshot = read_snapshot(self, local_folder(self.home) / SNAPSHOTS_FOLDER)
+        if not len(snapshot) and (lost := self.find_lost_origins()):
+            _log.warning("%s", _describe_loss(self.label, lost))
+        return snapshot
 
     def tools(self, ids: Sequence[str]) -> list[Tool]:
         """Return tools in the order of `ids`, without unknown ids."""
@@ -432,6 +439,12 @@ class Store(Database):
             approvals.pin_placeholders(connection, definitions, now())
         return approvals.hold_back(connection, name, definitions, self.vet, now())
 
+    def find_lost_origins(self) -> list[Origin]:
+        """Return the origins in `ORIGINS_FILE` if the catalogue has none: its file was lost, and a new one was made."""
+        if not self.dialect.is_file or self.origins():
+            return []
+        return read_origins_file(local_folder(self.home))
+
     def _write_origins_file(self) -> None:
         """Write where the tools come from into a small file. From it a repair builds a lost catalogue again."""
         if self.dialect.is_file and not self.read_only:
@@ -569,13 +582,17 @@ class Store(Database):
         if catalogue.is_outdated:  # the values were built from tools of a later generation
             catalogue.pending.clear()
         if catalogue.pending:
+            stamp = catalogue.pending.pop(STAMP_KEY, None)
+            values = {SEALED + key: seal(value) for key, value in catalogue.pending.items()}
+            if stamp is not None:
+                values[STAMP_KEY] = stamp
             wait = len(catalogue) >= MIN_MAPPED_TOOLS
             with contextlib.suppress(StoreError):  # another process is writing, or the file cannot be written
                 with self.writing(wait=wait) as writer:
                     writer.executemany(
                         "INSERT INTO caches VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET generation = "
                         "excluded.generation, value = excluded.value WHERE caches.generation < excluded.generation",
-                        [(key, catalogue.generation, value) for key, value in catalogue.pending.items()],
+                        [(key, catalogue.generation, value) for key, value in values.items()],
                     )
                     row = writer.execute(LAST_CACHED, (STAMP_KEY,)).fetchone()  # perhaps of another process
                 catalogue.mark_known(read_stamp(row[0]) if row else "")
@@ -586,9 +603,11 @@ class Store(Database):
 
     def check(self) -> list[str]:
         """Return all defects: the findings of the engine, or else definitions that are not what was written."""
-        return super().check() or [
-            f"{DEFINITIONS[table]} {id}: {damage}" for table, id, damage in self._find_damaged_definitions()
-        ]
+        if findings := super().check():
+            return findings
+        damaged = [f"{DEFINITIONS[table]} {id}: {damage}" for table, id, damage in self._find_damaged_definitions()]
+        lost = self.find_lost_origins()
+        return [*damaged, *([_describe_loss(self.label, lost)] if lost else [])]
 
     def _find_damaged_definitions(self) -> list[tuple[str, str, str]]:
         """Return (table, id, what is wrong) of definitions that are not what was written."""
@@ -717,6 +736,19 @@ def _note_app_tools(connection: Connection, source: str, definitions: approvals.
 
 def _list_hidden(connection: Connection) -> list[str]:
     return [id for (id,) in connection.execute("SELECT id FROM hidden ORDER BY id")]
+
+
+def read_origins_file(home: Path) -> list[Origin]:
+    """Read `ORIGINS_FILE`. Empty if it is not there, or damaged."""
+    try:
+        return msgspec.json.decode((home / ORIGINS_FILE).read_bytes(), type=list[Origin])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return []
+
+
+def _describe_loss(label: str, lost: Sequence[Origin]) -> str:
+    sources = "a source" if len(lost) == 1 else f"{len(lost):,} sources"
+    return f"{label} is empty, but {ORIGINS_FILE} names {sources}; run  toolscout doctor --repair"
 
 
 def _read_generation(connection: Connection) -> int:
