@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal
+from urllib.parse import unquote
 
 import msgspec
 
@@ -23,6 +24,8 @@ __all__ = ["Finding", "sanitise", "scan", "spelled_out", "vet"]
 Kind = Literal["instructions", "invisible", "look-alike", "stuffing"]
 
 
+URI_FIELDS: Final = ("uri", "uriTemplate")  # of resources and their templates, in `meta`
+_NO_WORD: Final = re.compile(r"[\W_]+")
 _BREAK: Final = re.compile("[\n\r\v\f\x85\u2028\u2029]")
 
 
@@ -43,7 +46,7 @@ class Finding(msgspec.Struct, frozen=True):
 def scan(tool: Tool) -> list[Finding]:
     """Return everything suspicious about a tool, by field."""
     findings: dict[tuple[str, str], Finding] = {}  # (kind, message) → finding: the same text in two fields counts once
-    body = msgspec.json.encode(tool).decode()
+    body = "\n".join([msgspec.json.encode(tool).decode(), *(words for _, words in _spell_out_uris(tool))])
     has_controls = "\\u00" in body or "\x7f" in body  # JSON escapes control codes, but for DEL
     orders = list(ORDERS) if has_controls else select_orders(body)  # controls inside of words hide the cues in `body`
     for field, text in _list_texts(tool) if orders or not body.isascii() else ():
@@ -79,6 +82,7 @@ def vet(tool: Tool) -> str | None:
 
 def _list_texts(tool: Tool) -> Iterator[tuple[str, str]]:
     """Yield (field, text) for each text that a model may read: values, and the names of parameters."""
+    yield from _spell_out_uris(tool)
     unread: list[tuple[str, object]] = [  # the last one is read next
         ("tags", list(tool.tags)),
         ("meta", tool.meta),
@@ -97,3 +101,10 @@ def _list_texts(tool: Tool) -> Iterator[tuple[str, str]]:
                 unread.append((f"{field}.{sanitise(key)[:40]}", inner))
         elif isinstance(value, list):
             unread += [(field, inner) for inner in value]
+
+
+def _spell_out_uris(tool: Tool) -> Iterator[tuple[str, str]]:
+    """Yield (field, words) for each URI in `meta`: a model reads `x/ignore_all%20rules` as words."""
+    for key in URI_FIELDS:
+        if isinstance(uri := tool.meta.get(key), str):
+            yield f"meta.{key}", _NO_WORD.sub(" ", unquote(uri))

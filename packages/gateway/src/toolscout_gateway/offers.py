@@ -107,12 +107,12 @@ class _Listing:
     read_at: float = float("-inf")
 
     def find_template(self, uri: str, templates: Iterable[str], ends: float) -> str:
-        """Find the first of these templates that a URI fits, or that is the URI itself. Empty if there is none.
+        """Find the template with the longest prefix that a URI fits, or that is the URI itself. Empty: there is none.
 
         Raises:
             MCPError: if that is not known at the time `ends`, on the monotonic clock.
         """
-        for template in templates:
+        for template in sorted(templates, key=self._measure_prefix, reverse=True):
             if template == uri:
                 return template
             prefix, pattern = self.patterns.get(template, ("", None))
@@ -123,6 +123,14 @@ class _Listing:
             if pattern.match(uri) is not None:
                 return template
         return ""
+
+    def has_longer_prefix(self, template: str, other: str) -> bool:
+        """Return whether a template says more of its URIs than the other, so that it serves those that fit both."""
+        return self._measure_prefix(template) > self._measure_prefix(other)
+
+    def _measure_prefix(self, template: str) -> int:
+        prefix, _ = self.patterns.get(template, ("", None))
+        return len(prefix)
 
 
 class Offers:
@@ -310,10 +318,13 @@ class Offers:
         if waiting_uri := next(waiting_uris, ""):
             await self.require_approved(upstream, "resources", waiting_uri)
         templates = self._get("templates", upstream)
+        if not templates.waiting:
+            return
         find, ends = self.upstreams.host.run_in_thread, time.monotonic() + MAX_MATCH_S
-        if templates.waiting and not await find(templates.find_template, uri, templates.items, ends):
-            fitting = await find(templates.find_template, uri, templates.waiting, ends)
-            named = fitting or next(iter(templates.waiting))  # any of them, for the reason in the error
+        shown = await find(templates.find_template, uri, templates.items, ends)
+        waiting = await find(templates.find_template, uri, templates.waiting, ends)
+        if not shown or templates.has_longer_prefix(waiting, shown):
+            named = waiting or next(iter(templates.waiting))  # any of them, for the reason in the error
             await self.require_approved(upstream, "templates", named)
 
     async def _start_once(self, upstream: Upstream) -> None:

@@ -78,7 +78,6 @@ def test_what_addresses_the_model_waits_in_every_spelling(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("space", ("_", "%20"))
-@pytest.mark.xfail(strict=True, reason="the screening reads no words in a URI that has other signs than spaces between")
 def test_orders_in_a_uri_wait(space: str, tmp_path: Path) -> None:
     uri = f"note://x/{ORDER.replace(' ', space)}"
     (tmp_path / "offered.json").write_text(json.dumps({"resources": [{"uri": uri, "name": "n"}]}))
@@ -91,9 +90,6 @@ def test_orders_in_a_uri_wait(space: str, tmp_path: Path) -> None:
     assert anyio.run(list_resources) == []
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a template that fits every URI, once shown, opens what a waiting one holds back"
-)
 def test_a_catch_all_template_opens_no_waiting_one(tmp_path: Path) -> None:
     templates = [{"uriTemplate": "tt://{x}", "name": "t", "description": ORDER}, {"uriTemplate": "{+x}", "name": "any"}]
     (tmp_path / "offered.json").write_text(json.dumps({"templates": templates}))
