@@ -25,7 +25,7 @@ Kind = Literal["instructions", "invisible", "look-alike", "stuffing"]
 
 
 URI_FIELDS: Final = ("uri", "uriTemplate")  # of resources and their templates, in `meta`
-_NO_WORD: Final = re.compile(r"[\W_]+")
+_BETWEEN_WORDS: Final = re.compile(r"[\W_]+")
 _BREAK: Final = re.compile("[\n\r\v\f\x85\u2028\u2029]")
 
 
@@ -107,4 +107,4 @@ def _spell_out_uris(tool: Tool) -> Iterator[tuple[str, str]]:
     """Yield (field, words) for each URI in `meta`: a model reads `x/ignore_all%20rules` as words."""
     for key in URI_FIELDS:
         if isinstance(uri := tool.meta.get(key), str):
-            yield f"meta.{key}", _NO_WORD.sub(" ", unquote(uri))
+            yield f"meta.{key}", _BETWEEN_WORDS.sub(" ", unquote(uri))

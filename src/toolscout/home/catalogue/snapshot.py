@@ -110,14 +110,14 @@ def read_stamp(value: object) -> str:
 
 def seal(value: bytes) -> bytes:
     """Put the digest of a value in front of it, by which `unseal` finds damage."""
-    return hashlib.blake2b(value, digest_size=DIGEST_BYTES).digest() + value
+    return hashlib.blake2b(value, digest_size=SEAL_BYTES).digest() + value
 
 
 def unseal(sealed: object) -> bytes | None:
     """Return the value that was sealed; None if a cell of the database holds something else: it is damaged."""
     if not isinstance(sealed, (bytes, memoryview)):
         return None
-    value = bytes(sealed[DIGEST_BYTES:])
+    value = bytes(sealed[SEAL_BYTES:])
     return value if seal(value) == sealed else None
 
 
@@ -414,7 +414,7 @@ STAMP_KEY: Final = "snapshot"  # key in the table caches of the stamp of the sna
 STAMP_BYTES: Final = 8
 #: Begins the key of a value with a digest. An earlier version that shares the home during an upgrade reads no such key.
 SEALED: Final = "sealed "
-DIGEST_BYTES: Final = 8
+SEAL_BYTES: Final = 8
 _log: Final = logging.getLogger("toolscout.catalogue.read_snapshot")
 CACHED: Final = "SELECT value FROM caches WHERE key = ? AND generation = ?"
 LAST_CACHED: Final = "SELECT value, generation FROM caches WHERE key = ?"
