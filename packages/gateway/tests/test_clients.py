@@ -127,6 +127,17 @@ def test_what_is_printed_is_valid_for_the_client(
     assert "tsk_x" not in text
 
 
+def test_a_file_of_the_client_that_the_catalogue_follows_is_to_be_copied_first(tmp_path: Path) -> None:
+    home = ("--home", str(tmp_path / "home"))
+    file = tmp_path / ".cursor/mcp.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"mcpServers": {"shop": {"command": "no-such-program"}}}))
+    run(*home, "add", str(file))
+    assert f"follows {file}" in (said := run(*home, "gateway", "--print-config", "cursor").stderr)
+    assert "toolscout remove shop  and  toolscout add  with the copy" in said
+    assert "follows" not in run(*home, "gateway", "--print-config", "codex").stderr
+
+
 @pytest.mark.parametrize(("client", "text"), SHOWN, ids=[client for client, _ in SHOWN])
 def test_what_the_pages_show_is_valid_for_the_client(
     client: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

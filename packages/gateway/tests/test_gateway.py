@@ -14,7 +14,6 @@ from mcp import Client
 from gateway.tests.conftest import Agent, Start, busy, raw
 from toolscout.home.catalogue.store import Origin
 from toolscout.scout import Scout
-from toolscout.sources.mcp import parse_server
 from toolscout.testing import toy_tools
 from toolscout.trust.policy import Caller, Policies, Rules
 from toolscout.types import Tool
@@ -231,30 +230,34 @@ def test_a_server_that_the_file_no_longer_names_goes(start: Start) -> None:
     run(start, second, {"a": busy()})
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"command": "toolscout", "args": ["gateway"]},
-        {"command": "uvx", "args": ["--from", "toolscout[mcp]", "toolscout", "gateway", "--http"]},
-        {"command": "/usr/bin/python3", "args": ["-m", "toolscout", "--home", "/x", "gateway"]},
-        {"command": "sh", "args": ["-c", "exec toolscout gateway"]},
-    ],
-)
-def test_a_gateway_never_starts_itself(start: Start, entry: dict[str, Any]) -> None:
+def test_a_gateway_leaves_itself_out(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     async def body(agent: Agent) -> None:
         assert list(agent.gateway.upstreams.servers) == ["a"]
-        assert any(said.startswith("me is skipped") for said in agent.said)
+        assert "toolscout's own gateway is left out" in caplog.text
 
-    run(start, body, {"me": entry, "a": busy()})
+    run(start, body, {"me": {"command": "toolscout", "args": ["gateway"]}, "a": busy()})
 
 
-def test_an_entry_that_only_mentions_a_gateway_is_started() -> None:
-    from pathlib import Path
+def test_a_gateway_does_not_start_the_gateway_of_another_home(start: Start) -> None:
+    async def body(agent: Agent) -> None:
+        assert list(agent.gateway.upstreams.servers) == ["a"]
+        assert any(said.startswith("other is skipped") for said in agent.said)
 
-    from toolscout_gateway.sessions.host import runs_gateway
+    other = {"command": "/usr/bin/python3", "args": ["-m", "toolscout", "--home", "/x", "gateway"]}
+    run(start, body, {"other": other, "a": busy()})
 
-    for entry in ({"command": "api", "args": ["gateway"]}, {"command": "x", "args": ["gateway", "toolscout"]}):
-        assert not runs_gateway(parse_server("x", entry, Path("mcp.json")))
+
+def test_servers_that_gave_place_to_the_gateway_keep_their_tools(start: Start) -> None:
+    async def first(agent: Agent) -> None:
+        assert not (await agent.call("a/echo")).is_error
+
+    async def second(agent: Agent) -> None:
+        await agent.gateway.upstreams.wait_planned()
+        assert any("it has only toolscout's own gateway" in said for said in agent.said)
+        assert "a/echo" in agent.gateway.scout.store.catalogue().ids
+
+    run(start, first, {"a": busy()})
+    run(start, second, {"me": {"command": "toolscout", "args": ["gateway"]}}, settle=False)
 
 
 # --- callers ----------------------------------------------------------------------------------------------------------

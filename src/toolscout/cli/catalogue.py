@@ -93,7 +93,7 @@ def _discover_configurations(scout: Scout) -> list[str]:
     from toolscout.sources.mcp import discover
 
     trusted = functools.partial(trusted_folders.is_configuration_trusted, scout.settings.home)
-    paths = [str(path) for path in discover(trusted=trusted)]
+    paths = [str(path) for path in discover(trusted=trusted, catalogue=scout.settings.place)]
     echo("\n".join(["found:", *paths]) if paths else "found no MCP configuration", err=True)
     return paths
 

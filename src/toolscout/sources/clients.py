@@ -23,6 +23,7 @@ __all__ = [
     "choose_client",
     "find_files",
     "find_projects",
+    "is_file_of",
     "names_servers",
     "read_configuration",
     "spell_entry",
@@ -280,6 +281,18 @@ def choose_client(path: Path, keys: tuple[str, ...] | None = None) -> Client:
         return 0
 
     return max((client for client in CLIENTS if keys in (None, client.keys)), key=count_common)
+
+
+def is_file_of(name: str, path: Path) -> bool:
+    """Return whether a path is one of the usual files of a client, in a home folder or a project.
+
+    Args:
+        name: as in `CLIENTS`, such as `Cursor`.
+        path: an absolute path, such as `/home/ann/.cursor/mcp.json`.
+    """
+    usual = [file.removeprefix("{app}/") for client in CLIENTS if client.name == name for file in client.user]
+    usual += [file for client in CLIENTS if client.name == name for file in client.project]
+    return any(path.as_posix().endswith(f"/{file}") for file in usual)
 
 
 # --- rules elsewhere in a file ---

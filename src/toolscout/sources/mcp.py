@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from toolscout.errors import BadEntry, SourceError, require
+from toolscout.location import Home
 from toolscout.settings import Settings
+from toolscout.sources.clients import Entry
 from toolscout.sources.mcp_config import (
     Server,
     discover,
@@ -26,6 +29,7 @@ from toolscout.sources.mcp_config import (
 from toolscout.sources.mcp_oauth import PersonRequired, has_terminal
 from toolscout.sources.mcp_session import McpConnection, SignInRequired, connect
 from toolscout.sources.mcp_skills import ListedSkill, build_listed_skill, name_by_path, name_skill
+from toolscout.sources.own_gateway import find_own_gateways
 from toolscout.sources.reading import Problem, RawTool, Reading, as_object, build_tool, collect, source_name
 from toolscout.sources.sandbox.servers import Sandbox, find_sandbox, read_sandboxes
 from toolscout.types import Hints, Tool
@@ -48,6 +52,7 @@ __all__ = [
     "server_from_locator",
 ]
 
+_log: Final = logging.getLogger("toolscout.sources.mcp")
 MAX_SERVERS_AT_ONCE: Final = 16
 NO_SANDBOXES: Final[Mapping[str, Sandbox]] = {}
 REQUIRES_KEYS: Final = ("toolscout/depends_on", "depends_on")  # of `_meta`
@@ -77,7 +82,7 @@ def read(locator: str, *, name: str | None, settings: Settings, only: frozenset[
     import anyio
     from anyio.from_thread import start_blocking_portal
 
-    plans = plan_servers(locator, name, read_sandboxes(settings.home))
+    plans = plan_servers(locator, name, read_sandboxes(settings.home), settings.place)
     if only:
         plans = {source: server for source, server in plans.items() if source in only}
     outcomes: dict[str, ListedTools | SourceError] = {}
@@ -108,7 +113,10 @@ def read(locator: str, *, name: str | None, settings: Settings, only: frozenset[
 
 
 def plan_servers(
-    locator: str, name: str | None, sandboxes: Mapping[str, Sandbox] = NO_SANDBOXES
+    locator: str,
+    name: str | None,
+    sandboxes: Mapping[str, Sandbox] = NO_SANDBOXES,
+    home: Home | None = None,
 ) -> dict[str, Server | Reading]:
     """Map each source name to the server to read, or to the Reading of one that is disabled or invalid.
 
@@ -116,6 +124,7 @@ def plan_servers(
         locator: a configuration file, a URL or a command line.
         name: of the source, or a prefix for several. None: each has the name of its entry.
         sandboxes: as `read_sandboxes` returns them.
+        home: whose own gateway is left out of a configuration file, with a warning. None: leave out nothing.
 
     Raises:
         SourceError: if the locator names no server.
@@ -128,6 +137,7 @@ def plan_servers(
     entries = load_entries(path)
     if not entries:
         raise SourceError(f"{path}: expected at least one server, found none: add it there")
+    entries = entries if home is None else _leave_out_gateway(path, entries, home)
     plans: dict[str, Server | Reading] = {}
     titles: dict[str, str] = {}  # source → the name of its entry in the file
     for title, entry in entries.items():
@@ -151,6 +161,23 @@ def plan_servers(
             message = f"{title} is disabled in {path}: enable it there to use its tools"
             plans[source] = Reading(source=source, kind="mcp", state="disabled", message=message)
     return plans
+
+
+def _leave_out_gateway(path: Path, entries: dict[str, Entry], home: Home) -> dict[str, Entry]:
+    """Return the entries without the gateway of this home, which would read its own tools.
+
+    Raises:
+        SourceError: if nothing else is left. So the sources of the file stay, and the user reads where they went.
+    """
+    own = find_own_gateways(entries, home)
+    if own and len(own) == len(entries):
+        raise SourceError(
+            f"{path}: it has only toolscout's own gateway. Write your servers into another file, "
+            "and run  toolscout add  with that file"
+        )
+    if own:
+        _log.warning("toolscout: %s: toolscout's own gateway is left out", path)
+    return {title: entry for title, entry in entries.items() if title not in own}
 
 
 def _put_in_sandbox(server: Server, source: str, sandboxes: Mapping[str, Sandbox]) -> Server:

@@ -15,6 +15,7 @@ from typing import Final, Literal
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from toolscout.errors import SourceError
+from toolscout.location import Home
 from toolscout.sources.clients import (
     Entry,
     choose_client,
@@ -23,6 +24,7 @@ from toolscout.sources.clients import (
     read_configuration,
     spell_entry,
 )
+from toolscout.sources.own_gateway import find_own_gateways
 from toolscout.sources.sandbox.servers import Sandbox
 from toolscout.trust.redaction import looks_secret
 from toolscout.trust.trusted_folders import list_configurations
@@ -240,7 +242,11 @@ def _read_texts(field: str, value: object) -> dict[str, str]:
 
 
 def discover(
-    *, home: Path | None = None, cwd: Path | None = None, trusted: Callable[[Path, str], bool] | None = None
+    *,
+    home: Path | None = None,
+    cwd: Path | None = None,
+    trusted: Callable[[Path, str], bool] | None = None,
+    catalogue: Home | None = None,
 ) -> list[Path]:
     """Find MCP configuration files with at least one server in the usual places of editors and agents.
 
@@ -252,6 +258,7 @@ def discover(
         home: by default the home folder.
         cwd: the project. By default the working directory.
         trusted: maps a folder and the name of a file in it to whether the user trusts the file. None: trust all.
+        catalogue: toolscout's home. A file with nothing but its gateway is left out, with a warning. None: list it.
     """
     home, cwd = home or Path.home(), cwd or Path.cwd()
     usable = [
@@ -272,7 +279,19 @@ def discover(
                 path,
                 shlex.quote(str(cwd)),
             )
-    return usable
+    return [path for path in usable if catalogue is None or not _has_only_gateway(path, catalogue)]
+
+
+def _has_only_gateway(path: Path, catalogue: Home) -> bool:
+    """Return whether the only server of a file is the gateway of this home, and warn of it."""
+    try:
+        entries = load_entries(path)
+    except SourceError:
+        return False
+    has_only_gateway = bool(entries) and len(find_own_gateways(entries, catalogue)) == len(entries)
+    if has_only_gateway:
+        _log.warning("toolscout: %s was not read: it has only toolscout's own gateway", path)
+    return has_only_gateway
 
 
 def _names_servers(path: Path) -> bool:

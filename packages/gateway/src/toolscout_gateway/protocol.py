@@ -39,6 +39,7 @@ from mcp_types import (
 from toolscout.errors import Denied
 from toolscout.home.access.profiles import profile_of
 from toolscout.sources.mcp_skills import SKILLS_EXTENSION
+from toolscout.sources.own_gateway import GATEWAY_NAME
 from toolscout.trust.policy import Caller
 from toolscout_gateway import text as show
 from toolscout_gateway.access.permissions import Permissions
@@ -47,7 +48,6 @@ from toolscout_gateway.prompts import OfferedPrompts
 from toolscout_gateway.resources import OfferedResources, Subscriptions
 from toolscout_gateway.sessions.exchange import ANSWER_TIMEOUT_S, PASSED_EXTENSIONS, ServerSession
 from toolscout_gateway.sessions.handover import read_state_key
-from toolscout_gateway.sessions.host import GATEWAY_NAME
 from toolscout_gateway.sessions.relay import compare_levels
 from toolscout_gateway.sessions.upstreams import Upstreams
 from toolscout_gateway.skills import OfferedSkills

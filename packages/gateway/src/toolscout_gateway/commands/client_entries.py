@@ -16,7 +16,7 @@ import click
 from toolscout.location import describe_home
 from toolscout.settings import Settings
 
-__all__ = ["CLIENTS", "KEY_VARIABLE", "render_entry"]
+__all__ = ["CLIENTS", "KEY_VARIABLE", "TITLES", "render_entry"]
 
 KEY_VARIABLE: Final = "TOOLSCOUT_KEY"
 NAME: Final = "toolscout"
@@ -30,6 +30,14 @@ CLIENTS: Final = (
     "pydantic-ai",
     "vscode",
 )
+#: Client → its name in `toolscout.sources.clients`, for clients with a configuration file.
+TITLES: Final = {
+    "claude": "Claude Code",
+    "claude-desktop": "Claude Desktop",
+    "codex": "Codex",
+    "cursor": "Cursor",
+    "vscode": "VS Code",
+}
 #: Addresses that a server listens at, and that stand for all of its machine.
 ANY_ADDRESS: Final = ("0.0.0.0", "::")
 #: Clients that start a program with a few variables of the environment only.

@@ -18,10 +18,11 @@ from toolscout.errors import Denied, SourceError
 from toolscout.location import DEFAULT_TENANT, find_shared, local_folder
 from toolscout.scout import Scout
 from toolscout.settings import MIN_BUDGET, MIN_RESULT_BUDGET
-from toolscout.sources.mcp_config import load_entries
+from toolscout.sources.clients import is_file_of
+from toolscout.sources.mcp_config import load_entries, split_project
 from toolscout.trust import trusted_folders
 from toolscout.trust.policy import Caller, ScopeMissing
-from toolscout_gateway.commands.client_entries import CLIENTS, KEY_VARIABLE, render_entry
+from toolscout_gateway.commands.client_entries import CLIENTS, KEY_VARIABLE, TITLES, render_entry
 
 if TYPE_CHECKING:
     from toolscout.home.access.live_policy import LivePolicies
@@ -96,6 +97,7 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
         _warn_of_pins(scout, options["pins"], has_more=bool(configs) or discover)
         shown = {**options, "discover": discover, "names_policy": names_policy}
         echo(render_entry(options["print_config"], scout.settings, configs, shown))
+        _warn_of_followed_files(scout, options["print_config"])
         return
     from toolscout_gateway import Gateway, choose_options
 
@@ -103,7 +105,7 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
         from toolscout.sources.mcp import discover as find_configurations
 
         trusted = functools.partial(trusted_folders.is_configuration_trusted, scout.settings.home)
-        configs = (*configs, *find_configurations(trusted=trusted))
+        configs = (*configs, *find_configurations(trusted=trusted, catalogue=scout.settings.place))
     chosen = choose_options(scout.settings, configs, options)
     if keys is not None:
         with telemetry.start(scout.settings.telemetry, "toolscout-gateway", scout.settings.telemetry_share):
@@ -128,6 +130,19 @@ def _warn_of_pins(scout: Scout, pins: Sequence[str], *, has_more: bool) -> None:
     references = [Reference("A pin names", pin, "tool") for pin in pins]
     for sentence in explain_unknown(scout, references, sources - present if has_more else ()):
         echo(escape_line(f"toolscout: {sentence}"), err=True)
+
+
+def _warn_of_followed_files(scout: Scout, client: str) -> None:
+    """Print how to keep the servers that the catalogue reads from a file of the client, if the entry replaces them."""
+    for origin in scout.store.origins():
+        path = split_project(origin.locator)[0]
+        if origin.kind == "mcp" and is_file_of(TITLES.get(client, ""), path):
+            names = " ".join(source.name for source in scout.brought_by(origin))
+            sentence = (
+                f"note: your catalogue follows {path}. If this entry takes the place of the servers there, copy the "
+                f"file first. Then run  toolscout remove {names}  and  toolscout add  with the copy"
+            )
+            echo(escape_line(sentence), err=True)
 
 
 def _load_policies(scout: Scout, options: dict[str, Any]) -> LivePolicies:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -25,9 +24,8 @@ if TYPE_CHECKING:
     from toolscout.sources.mcp import McpConnection, Server
     from toolscout_gateway.sessions.exchange import ServerSession
 
-__all__ = ["GATEWAY_NAME", "ListedServers", "ProcessSlots", "SessionHost", "runs_gateway"]
+__all__ = ["ListedServers", "ProcessSlots", "SessionHost"]
 
-GATEWAY_NAME: Final = "toolscout"  # the name that a gateway reports, by which another one recognises it
 LISTED_FILE: Final = "gateway-servers.json"  # in the home
 T = TypeVar("T")
 
@@ -174,10 +172,3 @@ class ListedServers:
             self._is_written = True
             make_private_folder(self._path.parent)
             replace_file(self._path, msgspec.json.encode(self._digests))
-
-
-def runs_gateway(server: Server) -> bool:
-    """Return whether an entry runs `toolscout gateway`: with it, the gateway would call itself."""
-    texts = [Path(text).name for text in (server.command, *server.args)]  # one may be a command for a shell
-    words = [re.split(r"[@=<>~\[]", word)[0] for text in texts for word in text.split()]  # without versions and extras
-    return GATEWAY_NAME in words and "gateway" in words[words.index(GATEWAY_NAME) :]

@@ -24,8 +24,8 @@ from toolscout.sources.mcp import McpConnection, Server, SignInRequired, connect
 from toolscout.sources.mcp_limits import find_refusal
 from toolscout.sources.mcp_session import remember_handshake
 from toolscout.sources.mcp_transport import CALLER_META, SESSION_LOST
+from toolscout.sources.own_gateway import GATEWAY_NAME
 from toolscout.trust.redaction import Cover, find_environment_credentials
-from toolscout_gateway.sessions.host import GATEWAY_NAME
 from toolscout_gateway.sessions.relay import MAX_URL_CHARS, allow_questions
 from toolscout_gateway.text import clean_words
 

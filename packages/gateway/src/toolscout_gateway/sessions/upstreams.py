@@ -13,9 +13,10 @@ from toolscout.home.access.live_policy import stamp_file
 from toolscout.home.catalogue.store import Origin
 from toolscout.sources import Reading, mcp
 from toolscout.sources.mcp import Server
+from toolscout.sources.own_gateway import runs_gateway
 from toolscout.sources.sandbox.servers import SANDBOX_FILE, read_sandboxes
 from toolscout.trust.policy import Caller
-from toolscout_gateway.sessions.host import ProcessSlots, SessionHost, runs_gateway
+from toolscout_gateway.sessions.host import ProcessSlots, SessionHost
 from toolscout_gateway.sessions.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -140,7 +141,8 @@ class Upstreams:
         await self._remove_missing(origin, plan)
 
     def _plan(self, origin: Origin) -> dict[str, Server | Reading]:
-        return mcp.plan_servers(origin.locator, origin.name, read_sandboxes(self.host.scout.settings.home))
+        settings = self.host.scout.settings
+        return mcp.plan_servers(origin.locator, origin.name, read_sandboxes(settings.home), settings.place)
 
     def _drop(self, origin: Origin, keep: Collection[str] = ()) -> None:
         """Retire the servers of an origin, except those with these names."""
@@ -156,8 +158,10 @@ class Upstreams:
                 self.servers.pop(name).retire()
             await self.host.store_reading(origin, server)
             self.host.say(f"{name}: {server.message}")
-        elif runs_gateway(server):
-            self.skipped[name] = f"{name} is skipped: it runs a toolscout gateway, which never calls itself"
+        elif runs_gateway(server.command, server.args):
+            self.skipped[name] = (
+                f"{name} is skipped: it runs a toolscout gateway, and a gateway does not call another one"
+            )
             self.host.say(self.skipped[name])
         elif present is not None and _key_of(present.origin) != _key_of(origin):
             self.host.say(f"{name}: two servers have this name; only the first is used")
