@@ -313,6 +313,8 @@ def test_a_file_that_only_a_plug_in_may_read_is_refused_with_its_name(office: Pa
         [hint] = [line for line in refused.stderr.splitlines() if line.startswith("hint: ")]
         assert hint.startswith("hint: A plug-in may read it: toolscout add rows:") and hint.endswith(name), hint
     assert "plug-in" not in run(*home, "add", "bad.json").stderr
+    office.with_name("desk.rows").write_text("name,description\n")
+    assert "hint: The plug-in rows reads it: toolscout add rows:" in run(*home, "add", "desk.rows").stderr
 
 
 def test_a_failure_of_a_plug_in_names_its_file_once(office: Path, tmp_path: Path, scout: Scout) -> None:

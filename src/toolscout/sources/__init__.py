@@ -224,12 +224,14 @@ def _detect_folder(locator: str, path: Path) -> str:
 def _advise_plugins(path: Path, otherwise: str) -> str:
     """Return the advice to read a path with a plug-in, with a full stop before it; `otherwise` if that cannot help.
 
-    Which plug-in understands the path is not known, because none is imported.
+    Which plug-in understands the path is not known, because none is imported. One that is named after the suffix does.
     """
     installed = plugins.list_plugins(plugins.SOURCE_PLUGINS)
     names = sorted({plugin.name for plugin in installed if plugins.explain_refusal(plugin) is None})
     if not names or path.suffix in _DOCUMENT_SUFFIXES:
         return otherwise
+    if (suffix := path.suffix.lower().lstrip(".")) in names:
+        return f". The plug-in {suffix} reads it: toolscout add {shlex.quote(f'{suffix}:{path}')}"
     others = f" (or with {', '.join(f'{name}:' for name in names[1:])} in front)" if names[1:] else ""
     return f". A plug-in may read it: toolscout add {shlex.quote(f'{names[0]}:{path}')}{others}"
 
