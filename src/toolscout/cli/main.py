@@ -189,7 +189,7 @@ def load_package_command(extra: str, entry: str) -> click.Command:
             return load_command(plugin)
     raise MissingExtra(
         f"`toolscout {entry.replace('.', ' ')}` is in the package {package}, which is not installed. "
-        f"Run  pip install 'toolscout[{extra}]'"
+        f"Run  pip install 'toolscout[{extra}]'  or, in a clone,  pip install ./packages/{extra}"
     )
 
 
