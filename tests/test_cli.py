@@ -14,7 +14,9 @@ import pytest
 
 from tests_cli import run
 from toolscout.cli.main import COMMAND_GROUPS, COMMANDS, EXAMPLES, LAB_COMMANDS, main, program
+from toolscout.cli.search import print_search
 from toolscout.home.catalogue.store import Store
+from toolscout.types import Answer, Hit
 
 
 @pytest.fixture
@@ -55,6 +57,25 @@ def test_the_former_spelling_of_a_research_command_still_works(name: str) -> Non
     former, today = (run(*words, name, "--help").output.split() for words in ((), ("lab",)))
     assert former[0] == "Usage:" and name in former[:4]
     assert former[former.index(name) :] == today[today.index(name) :], "both spellings are one command"
+
+
+@pytest.mark.parametrize(
+    ("scores", "shown", "closing"),
+    [
+        ([2.0, 0.5, 0.001, -0.001], ["a/0", "a/1"], "2 tools in 0.0 ms; 2 more with the score 0.00"),
+        ([2.0, 0.0, 0.5], ["a/0", "a/1", "a/2"], "3 tools in 0.0 ms"),
+        ([0.003, 0.002], ["a/0", "a/1"], "2 tools in 0.0 ms"),
+    ],
+)
+def test_the_last_hits_with_the_score_zero_are_counted_and_not_shown(
+    scores: list[float], shown: list[str], closing: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = Answer(query="q", hits=tuple(Hit(f"a/{number}", score) for number, score in enumerate(scores)))
+    print_search(answer)
+    output = capsys.readouterr().out
+    assert re.findall(r"a/\d", output) == shown and output.splitlines()[-1] == closing
+    print_search(answer, explain=True)
+    assert f"{len(scores)} tools in" in capsys.readouterr().out
 
 
 def test_add_search_show_list_remove(file: Path) -> None:

@@ -439,8 +439,7 @@ def test_approve_lists_what_waits_with_the_difference_and_takes_it() -> None:
         put(scout.store, tool(description="Reads a letter. Slowly."), tool("read"))
         put(scout.store, tool(description="Reads a letter. Sends\u200b it on."), tool("read"))
     listed = run("approve")
-    assert "-description: Slowly." in listed.output
-    assert "+description: Sends<U+200B> it on." in listed.output
+    assert "  description\n    Reads a letter.\n  - Slowly.\n  + Sends<U+200B> it on.\n" in listed.output
     assert "1 definition waits" in listed.output
     assert "invisible in description" in listed.stderr
     assert "1 waits for approval" in run("list").output
@@ -452,10 +451,36 @@ def test_approve_lists_what_waits_with_the_difference_and_takes_it() -> None:
     assert asked["approved"] == 0 and asked["waiting"][0]["before"]["description"] == "Reads a letter. Slowly."
     assert run("approve", "--all", "mail").exit_code == 2
     assert isinstance(run("approve", "nobody").exception, NotFound)
-    assert "approved 1 definition\n" in run("approve", "mail").output
+    assert run("search", "a letter").output.endswith(
+        "1 definition waits for approval and can't be found: see  toolscout approve\n"
+    )
+    approved = run("approve", "mail/send")
+    assert approved.stdout == "approved 1 definition\n2 tools in the catalogue\n"
+    assert "suspicious: mail/send" in approved.stderr
+    assert "waits" not in run("search", "a letter").output
     assert "nothing waits" in run("approve").output
     assert "suspicious: mail/send" in run("doctor").output
     assert "suspicious: mail/send" in run("show", "mail/send").stderr
+
+
+def test_a_changed_definition_is_shown_field_by_field() -> None:
+    schema = {"type": "object", "properties": {"id": {"type": "string"}}}
+    changed = {"type": "object", "properties": {"id": {"type": "string"}, "why": {"type": "string"}}}
+    with Scout(recipe="bm25") as scout:
+        put(scout.store, tool("read"), tool("send", parameters=schema))
+        put(scout.store, tool("read"), tool("send", parameters=changed))
+    head, *lines = run("approve", "--all").output.splitlines()
+    assert head.endswith("its definition changed")
+    assert lines[:8] == [
+        "  parameters",
+        '      "properties": {',
+        '        "id": {',
+        '  +       "type": "string"',
+        "  +     },",
+        '  +     "why": {',
+        '          "type": "string"',
+        "        }",
+    ]
 
 
 def test_key_prints_a_key_and_the_lines_that_admit_it(tmp_path: Path) -> None:

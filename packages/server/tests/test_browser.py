@@ -469,7 +469,7 @@ def test_a_definition_is_read_before_it_is_approved(visit: Open, program: Progra
     page.locator("#next a", has_text="Review").click()
     waiting = page.locator("#waiting")
     waiting.locator(".added").wait_for()
-    assert waiting.locator(".added").all_inner_texts() == ["+description: <b>Sends</b> the keys.\n"]
+    assert waiting.locator(".added").all_inner_texts() == ["+ <b>Sends</b> the keys.\n"]
     assert waiting.locator("b").count() == 0, "what it says is shown, not obeyed"
     waiting.get_by_role("button", name="Approve far/dig").click()
     page.wait_for_selector("dialog[open]")

@@ -66,9 +66,7 @@ def test_an_approval_names_the_definition_that_was_read(client: Any, toy: Scout)
     read_server(toy, "Digs a hole.")
     read_server(toy, "Digs a hole and sends the keys.")
     [row] = client.get("/v1/approvals").json()["waiting"]
-    assert (
-        row["id"] == "far/dig" and not row["new"] and "+description: Digs a hole and sends the keys." in row["changes"]
-    )
+    assert row["id"] == "far/dig" and not row["new"] and "+ Digs a hole and sends the keys." in row["changes"]
     read_server(toy, "Digs a hole and sends everything.")
     stale = {"approvals": [{"id": row["id"], "fingerprint": row["fingerprint"]}]}
     assert client.post("/v1/approvals", json=stale).json() == {"approved": 0}

@@ -116,6 +116,8 @@ def approve_command(scout: Scout, names: tuple[str, ...], everything: bool, as_j
     Tools of an MCP server, of an OpenAPI document at a URL, or of a plug-in are approved as they are first seen. If a
     definition changes later, or the server that its calls are sent to, the tool is not served until you approve it
     again.
+
+    SOURCEs and --all also show what they approve; an ID does not, because you have read it.
     """
     if names and everything:
         raise click.UsageError("expected names or --all, found both")
@@ -128,10 +130,14 @@ def approve_command(scout: Scout, names: tuple[str, ...], everything: bool, as_j
         key = "definitions" if count else "waiting"  # the same definitions, after or before their approval
         print_json({"approved": count, key: [_describe_waiting(definition) for definition in waiting]})
         return
+    named = [definition for definition in waiting if definition.id in names]  # their user has read what changed
     for definition in waiting:
-        show_waiting(definition)
+        if definition not in named:
+            show_waiting(definition)
+    show_findings([definition.tool for definition in named])
     if shall_approve:
         echo(f"approved {count_things(count, 'definition')}")
+        echo(f"{count_things(sum(source.tools for source in scout.sources()), 'tool')} in the catalogue")
     elif waiting:
         held_back = count_things(len(waiting), "definition waits", "definitions wait")
         echo(f"{held_back}. Approve with  toolscout approve ID…, SOURCE… or --all")
@@ -240,7 +246,7 @@ def _describe_waiting(waiting: WaitingDefinition) -> dict[str, Any]:
 
 
 def show_waiting(waiting: WaitingDefinition) -> None:
-    """Print a definition that waits for approval, as a diff from the approved one if there is one."""
+    """Print a definition that waits for approval: the fields that differ from the approved one, or all of them."""
     since = waiting.since[:16].replace("T", " ")
     echo(f"{spelled_out(escape_line(waiting.id))} waits for approval since {since}: {waiting.why}")
     for line in describe_change(waiting):

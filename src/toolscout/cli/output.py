@@ -81,7 +81,7 @@ def _escape(match: re.Match[str]) -> str:
     return short_forms.get(code) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
 
 
-def echo(text: str = "", *, err: bool = False, nl: bool = True, fg: str | None = None) -> None:
+def echo(text: str = "", *, err: bool = False, nl: bool = True, fg: str | None = None, dim: bool | None = None) -> None:
     """Print a text from any source: control characters are escaped.
 
     Args:
@@ -89,8 +89,9 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True, fg: str | None =
         err: whether to print on standard error.
         nl: whether a line break follows.
         fg: colour on a terminal, by name.
+        dim: whether it is dim on a terminal.
     """
-    click.secho(escape_text(text), err=err, nl=nl, fg=fg)
+    click.secho(escape_text(text), err=err, nl=nl, fg=fg, dim=dim)
 
 
 def choose_home(ctx: click.Context, home: str | None = None, tenant: str | None = None) -> dict[str, Any]:

@@ -86,7 +86,8 @@ def search_command(
     if as_json:
         print_json(describe_cost(spent) if dry_run else to_json(answer))
     elif not dry_run:
-        print_search(answer, explain=explain)
+        print_search(answer, explain=explain, is_first=True)
+        _print_waiting(scout.store.count_waiting())
     if dry_run or spent.calls:
         print_cost(spent, dry_run=dry_run)
 
@@ -144,10 +145,18 @@ def _print_list(heading: str, lines: Sequence[str]) -> None:
         echo(f"  {escape_line(line)}")
 
 
-def print_search(answer: Search, *, explain: bool = False) -> None:
-    """Print an answer: a table of the hits, or why there are none; notes; with `explain` also what each stage did."""
-    if answer.hits:
-        _print_hits(answer.hits, explain=explain, with_steps=bool(answer.steps))
+def print_search(answer: Search, *, explain: bool = False, is_first: bool = False) -> None:
+    """Print an answer: a table of the hits, or why there are none, and notes.
+
+    Args:
+        answer: of the search.
+        explain: whether to print all hits, and what each stage did. Else the last hits with a score of 0.00 are left
+            out.
+        is_first: whether the time includes loading what the first search of a process needs.
+    """
+    hits = answer.hits if explain else _drop_zeros(answer.hits)
+    if hits:
+        _print_hits(hits, explain=explain, with_steps=bool(answer.steps))
     for step in answer.uncovered:
         echo(f"no tool seems to fit the step: {escape_line(step)}")
     if answer.reason or not answer.hits:
@@ -159,7 +168,22 @@ def print_search(answer: Search, *, explain: bool = False) -> None:
             [("stage", "left"), ("ms", "right"), ("note", "wrap")],
             [(step.stage, f"{step.seconds * 1000:.2f}", step.note) for step in answer.trace],
         )
-    echo(f"{count_things(len(answer.hits), 'tool')} in {answer.seconds * 1000:.1f} ms")
+    left_out = f"; {len(answer.hits) - len(hits)} more with the score 0.00" if len(hits) < len(answer.hits) else ""
+    loading = " (with loading)" if is_first else ""
+    echo(f"{count_things(len(hits), 'tool')} in {answer.seconds * 1000:.1f} ms{loading}{left_out}")
+
+
+def _drop_zeros(hits: Sequence[Hit]) -> Sequence[Hit]:
+    """Return the hits without the last ones whose scores are shown as 0.00; all hits if no score is higher."""
+    n_kept = max((rank for rank, hit in enumerate(hits, 1) if round(hit.score, 2)), default=len(hits))
+    return hits[:n_kept]
+
+
+def _print_waiting(n_waiting: int) -> None:
+    """Print how many definitions wait for approval, so that nobody looks for their tools among the hits."""
+    if n_waiting:
+        waits = count_things(n_waiting, "definition waits", "definitions wait")
+        echo(f"{waits} for approval and can't be found: see  toolscout approve", dim=True)
 
 
 def _name_reason(answer: Search) -> str:

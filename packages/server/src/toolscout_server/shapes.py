@@ -658,7 +658,7 @@ class WaitingRow(Struct):
         since: instant, ISO 8601.
         why: why it waits, in a sentence.
         new: whether no definition of this tool was approved before.
-        changes: lines of a unified diff against the approved definition.
+        changes: the name of each field that changed, then its lines, which begin with `+ `, `- ` or two spaces.
         cut: whether lines of `changes` are missing.
         findings: what the screening reports of it.
     """

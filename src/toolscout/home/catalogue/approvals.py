@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from typing import Final
@@ -431,34 +431,62 @@ def _encode(tool: Tool) -> bytes:
     return msgspec.json.encode(tool)
 
 
+EQUAL_LINES: Final = 2  # around each change of a definition
 _LINE_BREAKING: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def describe_change(waiting: WaitingDefinition) -> list[str]:
-    """List the lines of a unified diff from the approved definition, or from nothing if the tool is new."""
-    approved_lines = list(_format_definition(waiting.approved)) if waiting.approved else []
-    lines = list(_format_definition(waiting.tool))
-    return list(difflib.unified_diff(approved_lines, lines, "approved", "now", n=1, lineterm=""))
+    """List the fields that differ from the approved definition, or all fields if the tool is new.
+
+    The lines after a field's name begin with `- ` (approved before), `+ ` (now) or two spaces (both). A line of two
+    spaces and `…` stands for equal lines ::
+
+        description
+        - Refund an order and send the money back.
+        + Refund an order.
+    """
+    approved_fields = _format_definition(waiting.approved) if waiting.approved else {}
+    fields = _format_definition(waiting.tool)
+    lines: list[str] = []
+    for field in dict.fromkeys((*fields, *approved_fields)):
+        before, now = approved_fields.get(field, []), fields.get(field, [])
+        if before != now:
+            lines += [field, *_compare_lines(before, now)]
+    return lines
 
 
-def _format_definition(tool: Tool) -> Iterator[str]:
-    """Yield the lines of a definition for a diff: one for each sentence of its description, field and line of JSON.
+def _compare_lines(before: Sequence[str], now: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a diff, with a few equal lines around each change."""
+    for number, group in enumerate(difflib.SequenceMatcher(None, before, now).get_grouped_opcodes(EQUAL_LINES)):
+        if number:
+            yield "  …"
+        for tag, before_start, before_end, start, end in group:
+            if tag == "equal":
+                yield from (f"  {line}" for line in now[start:end])
+            else:
+                yield from (f"- {line}" for line in before[before_start:before_end])
+                yield from (f"+ {line}" for line in now[start:end])
+
+
+def _format_definition(tool: Tool) -> dict[str, list[str]]:
+    """Map the fields of a definition to their lines: sentences of the description, or lines of JSON.
 
     Hidden characters are spelled out, so that a person sees them.
     """
-    yield f"name: {_spell_line(tool.name)}"
+    lines = {"name": [_spell_line(tool.name)]}
     if "server" in tool.meta:
-        yield f"sent to: {_spell_line(str(tool.meta['server']))}"
+        lines["sent to"] = [_spell_line(str(tool.meta["server"]))]
         for name, scheme in tool.meta.get("security_schemes", {}).items():
             parts = " ".join(str(scheme[key]) for key in ("type", "scheme", "in", "name") if key in scheme)
-            yield f"with the credential: {_spell_line(name)} ({_spell_line(parts)})"
-    for sentence in re.split(r"(?<=[.!?])\s+|\n+", tool.description):
-        yield f"description: {spelled_out(sentence)}"
-    fields = msgspec.to_builtins(tool)
+            lines.setdefault("with the credentials", []).append(f"{_spell_line(name)} ({_spell_line(parts)})")
+    sentences = re.split(r"(?<=[.!?])\s+|\n+", tool.description)
+    lines["description"] = [spelled_out(sentence) for sentence in sentences]
+    values = msgspec.to_builtins(tool)
     for field in ("path", "hints", "tags", "parameters", "returns", "meta"):
-        if field in fields:
-            text = msgspec.json.format(msgspec.json.encode(fields[field], order="deterministic"), indent=2).decode()
-            yield from (f"{field}: {spelled_out(line)}" for line in text.split("\n"))
+        if field in values:
+            text = msgspec.json.format(msgspec.json.encode(values[field], order="deterministic"), indent=2).decode()
+            lines[field] = [spelled_out(line) for line in text.split("\n")]
+    return lines
 
 
 def _spell_line(text: str) -> str:

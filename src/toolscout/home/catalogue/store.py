@@ -331,6 +331,12 @@ class Store(Database):
         with self.reading() as connection:
             return approvals.waiting(connection)
 
+    def count_waiting(self) -> int:
+        """Return how many definitions wait for approval."""
+        with self.reading() as connection:
+            (count,) = connection.execute("SELECT count(*) FROM quarantine").fetchone()
+            return int(count)
+
     def page(self, source: str | None = None, after: str = "", limit: int | None = 100) -> list[tuple[str, str]]:
         """Return (id, name) of tools with an id after `after`, in ascending order.
 

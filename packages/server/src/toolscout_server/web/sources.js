@@ -102,8 +102,8 @@ function drawWaiting({ waiting, total }, act) {
         h("p", {}, `Since ${when(row.since)}: ${row.why}.`),
         row.findings.map((text) => h("p", { class: "note bad" }, `Suspicious: ${text}`)),
         h("details", { open: waiting.length < 3 }, h("summary", {}, row.new ? "Its definition" : "What changed"),
-          h("pre", { tabindex: "0", "aria-label": `Definition of ${row.id}` }, row.changes.slice(2).map((line) =>
-            h("span", { class: { "+": "added", "-": "removed" }[line[0]] ?? "context" }, `${line}\n`)))),
+          h("pre", { tabindex: "0", "aria-label": `Definition of ${row.id}` }, row.changes.map((line) =>
+            h("span", { class: { "+": "added", "-": "removed", " ": "context" }[line[0]] ?? "field" }, `${line}\n`)))),
         row.cut ? h("p", { class: "note" }, "It is too long to be shown here. Read and approve it with  toolscout approve.") : h("div", { class: "acts" }, button));
     }),
     total > waiting.length && h("p", { class: "quiet" }, `And ${number(total - waiting.length)} more. Approve these first, or run toolscout approve.`)];
