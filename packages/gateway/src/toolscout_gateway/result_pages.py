@@ -49,14 +49,9 @@ def read_result(
 ) -> tuple[dict[str, object], str]:
     """Read a stored result, within the budget of `results`. Returns the structured content and the text.
 
-    Args:
-        results: the stored results.
-        caller: name of the caller, who must have made the call.
-        handle: the handle of the result.
-        offset: bytes to leave out at the beginning.
-        path: path of a part (`content.0.text`) or of a value in JSON (`items.3.name`, `/items/3/name`). Empty: the
-            parts one after the other.
-        grep: shows only lines with this text. `|` separates alternatives and `.*` stands for anything.
+    `offset` is in bytes. `path` leads to a part (`content.0.text`) or a value in JSON (`items.3.name`,
+    `/items/3/name`); without it, the parts follow each other. With `grep`, only lines with this text are shown: `|`
+    separates alternatives and `.*` stands for anything.
 
     Raises:
         NotFound: for an unknown handle, a path that leads nowhere, or the handle of another caller.
@@ -65,22 +60,26 @@ def read_result(
     stored = results.load(caller, handle)
     with ExitStack() as stack:
         file = stack.enter_context(results.open(handle))
-        view, inner_segments = _find_part(stored, file, _split_path(path), offset)
+        part, inner_segments = _find_part(stored, file, _split_path(path), offset)
+        value = part
         if inner_segments:
             extracted = stack.enter_context(tempfile.TemporaryFile(dir=results.folder))
-            value, searched = _extract(view, inner_segments, extracted)
-            if value is None:
-                return _answer_unfinished(handle, view, inner_segments, searched)
-            view = value
-        base = 0 if path else _offset_of(stored, view)  # without a path, offsets count from the first part on
-        offset -= base
-        if offset > view.size or offset < 0:
-            raise UserError(f"offset: expected at most {view.size}, the size of {view.path} in bytes, found {offset}")
-        total = view.size if path else stored.size
-        answer: dict[str, object] = {"handle": handle, "path": view.path if path else "", "bytes": total}
+            inner_value, searched = _extract(part, inner_segments, extracted)
+            if inner_value is None:
+                return _answer_unfinished(handle, part, inner_segments, searched)
+            value = inner_value
+        if path:
+            base, shown_path, total = 0, value.path, value.size
+        else:  # offsets count from the beginning of the entire result
+            base = sum(earlier.size for earlier in stored.parts if earlier.start < part.start)
+            shown_path, total = "", stored.size
+        if not 0 <= offset <= total:
+            shown = shown_path or "the result"
+            raise UserError(f"offset: expected at most {total}, the size of {shown} in bytes, found {offset}")
+        answer: dict[str, object] = {"handle": handle, "path": shown_path, "bytes": total}
         if grep:
-            return _answer_grep(answer, view, base, offset, grep, results.budget)
-        return _answer_page(answer, view, base, offset, results.budget)
+            return _answer_grep(answer, value, base, offset - base, grep, results.budget)
+        return _answer_page(answer, value, base, offset - base, results.budget)
 
 
 # --- where a value is -------------------------------------------------------------------------------------------------
@@ -93,39 +92,37 @@ def _split_path(path: str) -> list[str]:
         raise UserError(f"path: expected at most {MAX_PATH_CHARS:,} characters, found {len(path):,}")
     if path.startswith("/"):
         return [part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/")]
-    path = re.sub(r"\[['\"]?([^\[\]]*?)['\"]?\]", r".\1", path)
+    path = re.sub(r"\[['\"]?([^\[\]]*?)['\"]?\]", r".\1", path)  # a[0]['b'] → a.0.b
     return [part for part in path.removeprefix("$").split(".") if part]
 
 
-def _offset_of(stored: StoredResult, view: _Value) -> int:
-    """Return how many bytes the parts before a part have."""
-    return sum(part.size for part in stored.parts if part.start < view.start)
-
-
 def _find_part(stored: StoredResult, file: IO[bytes], segments: list[str], offset: int) -> tuple[_Value, list[str]]:
-    """Find the part that a path or an offset leads to, and the segments that lead on inside it."""
+    """Find the part that a path or an offset leads to, and the segments of the path inside this part."""
     parts = [part for part in stored.parts if part.size] or stored.parts
     if not segments:
         return _make_value(_find_part_at(parts, offset), file), []
     for part in stored.parts:
-        names = part.path.split(".")
-        if segments[: len(names)] == names:
-            return _make_value(part, file), segments[len(names) :]
-    structured = [part for part in stored.parts if not part.is_text]
-    for part in [*structured, *parts]:  # the first that is JSON, or a text that begins like JSON
-        if not part.is_text or _make_value(part, file).read(0, 200).lstrip()[:1] in (b"{", b"["):
+        part_segments = part.path.split(".")
+        if segments[: len(part_segments)] == part_segments:
+            return _make_value(part, file), segments[len(part_segments) :]
+    # The path names no part, so it leads into the first one that is JSON, or a text that begins like JSON.
+    for part in stored.parts:
+        if not part.is_text:
             return _make_value(part, file), segments
-    names = [part.path for part in stored.parts[:MAX_NAMED_KEYS]]
-    raise NotFound(f"path: this result is no JSON; expected one of its parts ({', '.join(names)}), or no path")
+    for part in parts:
+        if _make_value(part, file).read(0, 200).lstrip().startswith((b"{", b"[")):
+            return _make_value(part, file), segments
+    part_paths = ", ".join(part.path for part in stored.parts[:MAX_NAMED_KEYS])
+    raise NotFound(f"path: this result is no JSON; expected one of its parts ({part_paths}), or no path")
 
 
 def _find_part_at(parts: Sequence[StoredPart], offset: int) -> StoredPart:
-    """Return the part that contains an offset of the entire result; the last part if the offset is behind its end."""
-    start = 0
+    """Return the part that contains an offset of the entire result; the last part if the offset is after its end."""
+    part_end = 0
     for part in parts:
-        if offset < start + part.size:
+        part_end += part.size
+        if offset < part_end:
             break
-        start += part.size
     return part
 
 
@@ -151,17 +148,15 @@ class _Extraction:
         """Choose for the splitter: ENTER what is on the path, TAKE its end, KEEP the rest, which `_extract` ignores."""
         if not path:
             return ENTER
-        depth = len(path)
-        if depth > self.matched + 1:
+        if len(path) != self.matched + 1:
+            return KEEP  # it is not beside the segment that is looked for
+        key = str(path[-1])
+        if len(self.near) < MAX_NAMED_KEYS:
+            self.near.append(key)
+        if self.has_value or key != self._segments[self.matched]:
             return KEEP
-        if depth == self.matched + 1:
-            if len(self.near) < MAX_NAMED_KEYS:
-                self.near.append(str(path[-1]))
-            if str(path[-1]) != self._segments[depth - 1] or self.has_value:
-                return KEEP
-            self.matched, self.near = depth, []
-            return TAKE if depth == len(self._segments) else ENTER
-        return KEEP
+        self.matched, self.near = self.matched + 1, []
+        return TAKE if self.matched == len(self._segments) else ENTER
 
     def begin(self, path: JsonPath, is_text: bool) -> None:
         self.has_value = True
@@ -170,7 +165,7 @@ class _Extraction:
         self._file.write(data)
 
 
-def _extract(view: _Value, segments: list[str], file: IO[bytes]) -> tuple[_Value | None, int]:
+def _extract(value: _Value, segments: list[str], file: IO[bytes]) -> tuple[_Value | None, int]:
     """Copy the value at a path inside a JSON part to a file.
 
     Returns:
@@ -181,31 +176,33 @@ def _extract(view: _Value, segments: list[str], file: IO[bytes]) -> tuple[_Value
     """
     extraction = _Extraction(segments, file)
     splitter = JsonSplitter(extraction.choose, extraction, lambda data: None)
-    position, ends = 0, time.monotonic() + MAX_SEARCH_S
+    position, deadline = 0, time.monotonic() + MAX_SEARCH_S
     try:
-        # The value has ended once the splitter is on a shorter path than the value's.
-        while position < view.size and not (extraction.has_value and len(splitter.path) < len(segments)):
-            if time.monotonic() > ends:
+        while position < value.size:
+            has_left_value = extraction.has_value and len(splitter.path) < len(segments)
+            if has_left_value:
+                break
+            if time.monotonic() > deadline:
                 return None, position
-            splitter.feed(view.read(position, READ_BYTES))
+            splitter.feed(value.read(position, READ_BYTES))
             position += READ_BYTES
     except ValueError:
-        raise NotFound(f"path: {view.path} is no JSON, so no path leads into it") from None
+        raise NotFound(f"path: {value.path} is no JSON, so no path leads into it") from None
     if not extraction.has_value:
         missing = clip(make_plain(segments[extraction.matched]), MAX_SHOWN_KEY_CHARS)
         keys = ", ".join(clip(make_plain(key), MAX_SHOWN_KEY_CHARS) for key in extraction.near if key) or "no values"
-        where = ".".join(segments[: extraction.matched]) or view.path
+        where = ".".join(segments[: extraction.matched]) or value.path
         raise NotFound(f"path: there is no {missing!r} in {where}, which has {keys}")
     file.flush()
     return _Value(".".join(segments), file, 0, file.seek(0, os.SEEK_END)), position
 
 
-def _answer_unfinished(handle: str, view: _Value, segments: list[str], searched: int) -> tuple[dict[str, object], str]:
+def _answer_unfinished(handle: str, value: _Value, segments: list[str], searched: int) -> tuple[dict[str, object], str]:
     """Build the answer of a search for a path that took too long: where to read or search on in the part."""
-    page = {"handle": handle, "path": view.path, "bytes": view.size, "text": "", "next_offset": searched}
+    page = {"handle": handle, "path": value.path, "bytes": value.size, "text": "", "next_offset": searched}
     wanted = clip(make_plain(".".join(segments)), MAX_SHOWN_KEY_CHARS)
-    note = f"[toolscout: searched for {MAX_SEARCH_S:g} s, as far as offset {searched} of {view.size}, and did not come "
-    note += f"to the end of {wanted!r}; go on with path={view.path} and offset={searched}, or with grep]"
+    note = f"[toolscout: searched for {MAX_SEARCH_S:g} s, as far as offset {searched} of {value.size}, and did not "
+    note += f"come to the end of {wanted!r}; go on with path={value.path} and offset={searched}, or with grep]"
     return page, note
 
 
@@ -213,40 +210,33 @@ def _answer_unfinished(handle: str, view: _Value, segments: list[str], searched:
 
 
 def _answer_page(
-    answer: dict[str, Any], view: _Value, base: int, offset: int, budget: int
+    answer: dict[str, Any], value: _Value, base: int, offset: int, budget: int
 ) -> tuple[dict[str, object], str]:
-    """Build a page of a value. It ends with the value, also if other parts follow.
+    """Build a page of a value from an offset in it. It ends with the value, also if other parts follow.
 
-    Args:
-        answer: the fields that every answer has.
-        view: the value.
-        base: what is added to an offset in the value for the agent: where the value is in the entire result, or 0.
-        offset: where the page begins in the value.
-        budget: tokens.
+    The agent's offsets are larger by `base`. `answer` has the fields of every answer, `budget` is in tokens.
     """
     count = (budget - NOTE_TOKENS) * BYTES_PER_TOKEN
     while True:
-        data = view.read(offset, count)
-        is_last = offset + len(data) >= view.size
+        data = value.read(offset, count)
+        is_last = offset + len(data) >= value.size
         text = decode_head(data, is_whole=is_last)
-        end = base + (offset + len(data) if is_last else offset + len(text.encode()))
+        n_shown = len(data) if is_last else len(text.encode())
+        end = base + offset + n_shown
         page = {**answer, "offset": base + offset, "text": text}
         if end < answer["bytes"]:
             page["next_offset"] = end
-        if count_tokens(page) <= budget or count <= NOTE_TOKENS:  # so few bytes are sent anyway
+        if count_tokens(page) <= budget or count <= NOTE_TOKENS:  # a page of so few bytes is sent in any case
             break
-        count //= 2  # its escapes take more room in JSON
-    where = f" of {view.path}" if answer["path"] else f" (in {view.path})"
+        count //= 2  # escapes in JSON made the page too large
+    where = f" of {value.path}" if answer["path"] else f" (in {value.path})"
     note = f"[toolscout: bytes {base + offset} to {end} of {answer['bytes']}{where}"
     note += f"; read on with offset={end}]" if "next_offset" in page else "; this is the end]"
     return page, f"{text}\n{note}"
 
 
 def _split_grep(grep: str) -> list[list[bytes]]:
-    """Split a search into alternatives (`|`), each of which is a list of literal texts in order (`.*`).
-
-    No other sign has a meaning.
-    """
+    """Split `a.*b|c` into alternatives, here [[a, b], [c]]. No other character has a special meaning."""
     if len(grep) > MAX_GREP_CHARS or grep.count("|") >= MAX_ALTERNATIVES:
         raise UserError(
             f"grep: expected at most {MAX_GREP_CHARS} characters and {MAX_ALTERNATIVES} alternatives, found more: "
@@ -260,47 +250,50 @@ def _split_grep(grep: str) -> list[list[bytes]]:
 
 
 def _fold(data: bytes) -> bytes:
-    """Make upper and lower case the same. Every letter keeps its number of bytes, so that offsets stay."""
+    """Make upper and lower case the same. Every letter keeps its number of bytes, so that offsets stay right."""
     if data.isascii():
         return data.lower()
     text = data.decode("utf-8", "surrogateescape")
-    folded = {ord(letter): letter.casefold() for letter in set(text) if _keeps_size(letter.casefold(), letter)}
+    folded = {ord(letter): _fold_letter(letter) for letter in set(text)}
     return text.translate(folded).encode("utf-8", "surrogateescape")
 
 
-def _keeps_size(folded: str, letter: str) -> bool:
-    return folded != letter and len(folded.encode("utf-8", "replace")) == len(letter.encode("utf-8", "replace"))
+def _fold_letter(letter: str) -> str:
+    folded = letter.casefold()
+    has_same_size = len(folded.encode("utf-8", "replace")) == len(letter.encode("utf-8", "replace"))
+    return folded if has_same_size else letter
 
 
 def _answer_grep(
-    answer: dict[str, Any], view: _Value, base: int, offset: int, grep: str, budget: int
+    answer: dict[str, Any], value: _Value, base: int, offset: int, grep: str, budget: int
 ) -> tuple[dict[str, object], str]:
     """Build an answer with the lines that match, each with its offset. `base`, `offset`: as in `_answer_page`."""
+    search = _Search(value, _split_grep(grep), offset)
+    matches, left_offset = _collect_matches(search, base, budget - NOTE_TOKENS)
+    page = {**answer, "grep": grep, "matches": matches}
+    searched, end = base + search.position, base + value.size
+    if left_offset is not None:
+        page["next_offset"], note = left_offset, f"more lines match; go on with offset={left_offset}"
+    elif searched < end:
+        page["next_offset"], note = searched, f"searched for {MAX_SEARCH_S:g} s; go on with offset={searched}"
+    elif end < answer["bytes"]:
+        page["next_offset"], note = end, f"this was {value.path}; the next part begins at offset={end}"
+    else:
+        note = f"{'these are all lines' if matches else 'no line matches'} from offset {base + offset} on"
+    lines = [f"{match['offset']}: {match['text']}" for match in matches]
+    return page, "\n".join([*lines, f"[toolscout: {note}]"])
+
+
+def _collect_matches(search: _Search, base: int, room: int) -> tuple[list[dict[str, object]], int | None]:
+    """Return the matches that fit into `room` tokens, and the offset of the first one that does not fit, or None."""
     matches: list[dict[str, object]] = []
-    room = budget - NOTE_TOKENS
-    search = _Search(view, _split_grep(grep), offset)
     for start, line in search.find_lines():
-        match = {"offset": base + start, "text": line}
+        match: dict[str, object] = {"offset": base + start, "text": line}
         room -= count_tokens(match) + 1
         if room < 0 and matches:
-            answer["next_offset"] = base + start
-            break
+            return matches, base + start
         matches.append(match)
-    else:
-        if search.position < view.size:
-            answer["next_offset"] = base + search.position
-    page = {**answer, "grep": grep, "matches": matches}
-    lines = [f"{match['offset']}: {match['text']}" for match in matches]
-    end = base + view.size
-    if "next_offset" in page:
-        why = "more lines match" if search.position >= view.size else f"searched for {MAX_SEARCH_S:g} s"
-        lines.append(f"[toolscout: {why}; go on with offset={page['next_offset']}]")
-    elif end < answer["bytes"]:
-        page["next_offset"] = end
-        lines.append(f"[toolscout: this was {view.path}; the next part begins at offset={end}]")
-    else:
-        lines.append(f"[toolscout: {'these are all lines' if matches else 'no line matches'} from offset {offset} on]")
-    return page, "\n".join(lines)
+    return matches, None
 
 
 class _TextSequence:
@@ -318,31 +311,36 @@ class _TextSequence:
     def restart(self, offset: int) -> None:
         """Forget what was found, and begin at an offset."""
         self.found: tuple[int, int] | None = None
-        self._next = 0  # index of the text that is looked for
-        self._start = self._position = offset  # where the first text was found, and where to go on
+        self._n_found = 0  # how many of the texts were found
+        self._start = offset  # of the first text, once it was found
+        self._position = offset  # where to look for the next text
 
     def starts_before(self, offset: int) -> bool:
         """Return whether the match, or the part of one that was found so far, begins before an offset."""
-        return (self._start if self._next else self._position) < offset
+        return (self._start if self._n_found else self._position) < offset
 
     def search(self, data: bytes, base: int, end: int) -> None:
         """Search on in the bytes from offset `base`. A text that begins at `end` or later is left to the next bytes."""
         line_end = -1
         while self.found is None:
-            text, position = self.texts[self._next], self._position - base
-            if self._next and line_end < position:
-                line_end = data.find(b"\n", position)
-                line_end = len(data) if line_end < 0 else line_end
-            text_start = data.find(text, position, line_end if self._next else len(data))
+            text, position = self.texts[self._n_found], self._position - base
+            limit = len(data)  # the first text may be in any line; the others must be in the same line
+            if self._n_found:
+                if line_end < position:
+                    newline = data.find(b"\n", position)
+                    line_end = newline if newline >= 0 else len(data)
+                limit = line_end
+            text_start = data.find(text, position, limit)
             if 0 <= text_start < end - base:
-                self._start = self._start if self._next else base + text_start
-                self._next, self._position = self._next + 1, base + text_start + len(text)
-                if self._next == len(self.texts):
+                if not self._n_found:
+                    self._start = base + text_start
+                self._n_found, self._position = self._n_found + 1, base + text_start + len(text)
+                if self._n_found == len(self.texts):
                     self.found = self._start, self._position
-            elif text_start < 0 and self._next and line_end < len(data):
-                self._next, self._position = 0, base + line_end + 1  # not in this line: begin again in the next one
-            else:  # not in these bytes
-                self._position = max(self._position, end)
+            elif text_start < 0 and limit < len(data):
+                self._n_found, self._position = 0, base + limit + 1  # begin again in the next line
+            else:
+                self._position = max(self._position, end)  # go on in the next bytes
                 return
 
 
@@ -353,22 +351,25 @@ class _Search:
         position: how far it was searched.
     """
 
-    def __init__(self, view: _Value, alternatives: list[list[bytes]], offset: int) -> None:
+    def __init__(self, value: _Value, alternatives: list[list[bytes]], offset: int) -> None:
         self.position = offset
-        self._view, self._reported = view, offset  # lines before this offset have been returned
+        self._value, self._reported = value, offset  # lines before this offset have been returned
         self._alternatives = [_TextSequence(texts, offset) for texts in alternatives]
-        # Bytes that are read twice: a text may begin in one read and end in the next.
+        # So many bytes are read twice, because a text may begin in one read and end in the next.
         self._overlap = max(len(text) for texts in alternatives for text in texts) + MAX_LETTER_BYTES
 
     def find_lines(self) -> Iterator[tuple[int, str]]:
-        """Yield offset and text of each line that matches. Of a long line only the surroundings of a match count."""
-        ends = time.monotonic() + MAX_SEARCH_S
-        while self.position < self._view.size and time.monotonic() < ends:
-            data = _fold(self._view.read(self.position, READ_BYTES))
-            is_last = self.position + len(data) >= self._view.size
-            end = self.position + len(data) - (0 if is_last else self._overlap)
-            while (found := self._find_first(data, end)) is not None:
-                yield self._show(*found)
+        """Yield offset and text of each line that matches. Of a long line it gives only what is near a match."""
+        deadline = time.monotonic() + MAX_SEARCH_S
+        while self.position < self._value.size and time.monotonic() < deadline:
+            data = _fold(self._value.read(self.position, READ_BYTES))
+            end = self.position + len(data)
+            if end < self._value.size:
+                end -= self._overlap
+            match = self._find_first(data, end)
+            while match is not None:
+                yield self._show(*match)
+                match = self._find_first(data, end)
             self.position = end
 
     def _find_first(self, data: bytes, end: int) -> tuple[int, int] | None:
@@ -380,16 +381,17 @@ class _Search:
     def _show(self, start: int, end: int) -> tuple[int, str]:
         """Return the line of a match, or its surroundings, and go on after it."""
         shown_start = max(start - LINE_EDGE_BYTES, self._reported)
-        shown_start += self._view.read(shown_start, start - shown_start).rfind(b"\n") + 1  # not before the line
-        after, _, _ = self._view.read(end, LINE_EDGE_BYTES).partition(b"\n")
-        self._reported = end + len(after)
+        before = self._value.read(shown_start, start - shown_start)
+        shown_start += before.rfind(b"\n") + 1  # begin after the newline before the match, if it is so near
+        after, _, _ = self._value.read(end, LINE_EDGE_BYTES).partition(b"\n")
+        shown_end = self._reported = end + len(after)
         for alternative in self._alternatives:
-            if alternative.starts_before(self._reported):
-                alternative.restart(self._reported)
-        pieces = [self._view.read(shown_start, self._reported - shown_start)]
-        if end - start > MAX_SHOWN_GAP_BYTES:  # show the beginning and the end of the match only
-            tail_start = self._reported - MAX_SHOWN_GAP_BYTES // 2 - len(after)
-            head_bytes = start - shown_start + MAX_SHOWN_GAP_BYTES // 2
-            pieces = [self._view.read(shown_start, head_bytes), " … ".encode()]
-            pieces.append(self._view.read(tail_start, self._reported - tail_start))
-        return shown_start, b"".join(pieces).decode("utf-8", "ignore").strip()
+            if alternative.starts_before(shown_end):
+                alternative.restart(shown_end)
+        if end - start <= MAX_SHOWN_GAP_BYTES:
+            line = self._value.read(shown_start, shown_end - shown_start)
+        else:  # leave out the middle of the match
+            head_end, tail_start = start + MAX_SHOWN_GAP_BYTES // 2, end - MAX_SHOWN_GAP_BYTES // 2
+            head = self._value.read(shown_start, head_end - shown_start)
+            line = head + " … ".encode() + self._value.read(tail_start, shown_end - tail_start)
+        return shown_start, line.decode("utf-8", "ignore").strip()

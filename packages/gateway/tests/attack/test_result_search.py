@@ -78,13 +78,13 @@ DATA = {
 }
 
 
-def keep(folder: Path, text: str) -> tuple[Results, str]:
-    """Keep a text as the result of a call. Returns the results and its handle."""
+def keep(folder: Path, *texts: str) -> tuple[Results, str]:
+    """Keep texts as the result of a call. Returns the results and its handle."""
     from mcp_types import CallToolResult, TextContent
 
     results = Results(folder, 2_000)
     details: dict[str, Any] = {"caller": "ann", "tool": "t", "cover": Cover(), "everything": False}
-    cut = results.fit(CallToolResult(content=[TextContent(text=text)]), None, **details)
+    cut = results.fit(CallToolResult(content=[TextContent(text=text) for text in texts]), None, **details)
     return results, cut.meta["toolscout/result"]["handle"]
 
 
@@ -144,6 +144,16 @@ def test_a_search_that_takes_long_says_how_far_it_came(tmp_path: Path, monkeypat
     page, text = read_result(results, "ann", handle, grep="end")
     assert page["matches"] == [] and 0 < page["next_offset"] < 3_000_000 and "searched for 2 s; go on with" in text
     assert [text for _, text in read_all(results, handle, "end")] == ["end"]
+
+
+def test_a_search_says_why_it_ended_and_counts_offsets_as_the_agent_does(tmp_path: Path) -> None:
+    results, handle = keep(tmp_path, "a word\n" * 2_000, "b\n" * 10_000)
+    page, text = read_result(results, "ann", handle, grep="word")
+    assert text.endswith(f"[toolscout: more lines match; go on with offset={page['next_offset']}]")
+    _, text = read_result(results, "ann", handle, grep="word", offset=14_100)
+    assert text == "[toolscout: no line matches from offset 14100 on]"
+    with pytest.raises(UserError, match="at most 34000, the size of the result in bytes, found 40000"):
+        read_result(results, "ann", handle, offset=40_000)
 
 
 def test_a_path_that_takes_long_says_how_far_it_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
