@@ -52,16 +52,7 @@ class Router:
         validators: Validators,
         results: Results,
     ) -> None:
-        """Route calls.
-
-        Args:
-            lookup: finds tools by their ids.
-            identities: choose under whose identity a server is called.
-            offers: remember the resources that results link to.
-            calls: make the calls.
-            validators: check arguments.
-            results: cut results to the budget of callers without a profile.
-        """
+        """Route calls. `identities` choose as whom a server is called, `offers` remember the links in results."""
         self._lookup, self._identities, self._offers = lookup, identities, offers
         self._calls, self._validators, self._results = calls, validators, results
         self._upstreams = calls.upstreams
@@ -72,11 +63,7 @@ class Router:
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool for a caller, or go on with a call that waited for the answer to a question.
 
-        Args:
-            exchange: the request of the caller.
-            id: of the tool, as the caller wrote it.
-            arguments: of the call.
-            search_id: the search that led to the call, for the journal.
+        The journal notes that the search `search_id` led to the call.
         """
         work = functools.partial(self.answer_call, exchange, id, arguments, search_id)
         try:
@@ -100,18 +87,19 @@ class Router:
             except UserError as error:
                 result = refuse(str(error), id=id)
             except MCPError as error:
-                if (answer := ask_to_open(error, exchange, (exchange.tool_id or id).partition("/")[0])) is not None:
-                    return answer
+                source, _, _ = (exchange.tool_id or id).partition("/")
+                question = ask_to_open(error, exchange, source)
+                if question is not None:
+                    return question  # this call has failed; the client makes a new one after its user opened the page
                 result = refuse(f"the tool's server {quote_error(error)}", id=id)
         finally:
             if not is_question(result):
-                ok = result is not None and not result.is_error
+                ok = result is not None and not result.is_error  # None: the call failed or was cancelled
                 seconds = time.perf_counter() - started - exchange.asked_s
                 await self._write_call(exchange.caller, exchange.tool_id or id, ok, search_id, seconds * 1000)
         if is_question(result):
             return result
-        result = await self.fit_result(exchange, exchange.tool_id or id, result)
-        return add_notes(result, exchange.notes) if exchange.notes else result
+        return add_notes(await self.fit_result(exchange, exchange.tool_id or id, result), exchange.notes)
 
     # --- before the call
 
@@ -123,16 +111,18 @@ class Router:
             await self._upstreams.wait_planned()
         caller = exchange.caller
         try:
+            # A definition that waits is enough: the list that is read before the call may have the approved one again.
             tool = self._lookup.recall(caller, id) or await self._find_tool(exchange, id, waiting=True)
         except NotFound:
-            if (answer := await self._identities.answer_sign_in(exchange, id)) is not None:
-                return answer
-            meant = await self._upstreams.host.run_in_thread(self._lookup.resolve_id, caller, id)
-            if not meant:
+            sign_in_answer = await self._identities.answer_sign_in(exchange, id)
+            if sign_in_answer is not None:
+                return sign_in_answer
+            meant_id = await self._upstreams.host.run_in_thread(self._lookup.resolve_id, caller, id)
+            if not meant_id:
                 raise
-            exchange.notes.append(f"{clip(make_plain(id), MAX_NOTED_ID_CHARS)!r} was read as {meant!r}")
-            exchange.tool_id = meant
-            tool = await self._find_tool(exchange, meant, waiting=True)
+            exchange.notes.append(f"{clip(make_plain(id), MAX_NOTED_ID_CHARS)!r} was read as {meant_id!r}")
+            exchange.tool_id = meant_id
+            tool = await self._find_tool(exchange, meant_id, waiting=True)
         if refusal := self._calls.explain_refusal(caller, tool):
             return refuse(f"{tool.id} cannot be called: {refusal}", id=id, callable=False)
         work = functools.partial(self._call_checked, exchange, tool, arguments)
@@ -144,11 +134,12 @@ class Router:
         """Call a tool, if its definition in the newest list of its server is one that the caller may call."""
         caller, upstream, session = exchange.caller, exchange.upstream, None
         generation = self._upstreams.host.read_generation_now()
-        if upstream is not None and (session := upstream.find_listed_session(generation)) is None:
-            session = await self._wait_for_session(upstream, caller, tool)
-            generation = self._upstreams.host.read_generation_now()
-        now = self._lookup.find_now(caller, tool.id, generation)
-        tool = now or await self._find_tool(exchange, tool.id)
+        if upstream is not None:
+            session = upstream.find_listed_session(generation)
+            if session is None:
+                session = await self._wait_for_session(upstream, caller, tool)
+                generation = self._upstreams.host.read_generation_now()  # a new list may have changed the catalogue
+        tool = self._lookup.find_now(caller, tool.id, generation) or await self._find_tool(exchange, tool.id)
         refusal = self._calls.explain_refusal(caller, tool) or exchange.explain_refusal(tool)
         if refusal:
             return refuse(f"{tool.id} was not called: {refusal}", id=tool.id)
@@ -157,7 +148,7 @@ class Router:
             arguments = await self._upstreams.host.run_in_thread(check)
         result: CallToolResult | InputRequiredResult = await self._calls.call(tool, arguments, exchange, session)
         self._offers.remember_links(caller, tool.source, result)
-        if PAGE in tool.meta and not is_question(result):  # a client knows no tool behind `call_tool`
+        if PAGE in tool.meta and not is_question(result):  # a client only knows `call_tool`, and not the tool's page
             result = result.model_copy(update={"meta": {**(result.meta or {}), **show_page(tool)}})
         return result
 
@@ -174,15 +165,17 @@ class Router:
             with anyio.move_on_after(seconds):
                 return await upstream.check_definitions()
         except Unavailable as error:
-            why = upstream.message if caller.rules is None else ""  # it may name files of the operator
-            raise type(error)(f"{error}{': ' if why else ''}{why}") from None
+            if caller.rules is not None or not upstream.message:
+                raise  # without the message, which may name files of the operator
+            raise type(error)(f"{error}: {upstream.message}") from None
         state = "starting" if upstream.state == "starting" else "silent"
         raise Unavailable(f"server {tool.source!r} is still {state} after {seconds:g} s: try again later")
 
     async def _find_tool(self, exchange: Exchange, id: str, *, waiting: bool = False) -> Tool:
-        """Return the tool if the caller may see it; with `waiting`, also one whose definition waits for approval.
+        """Return the tool if the caller may see it.
 
-        A tool that only the page of an MCP app may use is found by a call that such a page may have made.
+        With `waiting`, a tool of a server is found too if its definition waits for approval. A tool that only the page
+        of an MCP app may use is found by a call that such a page may have made.
 
         Raises:
             NotFound: if the caller may not see it.
@@ -194,9 +187,10 @@ class Router:
         if exchange.may_be_app and (tool := await run(self._lookup.find_for_app, caller, id)) is not None:
             exchange.tool_id = tool.id
             return tool
-        definition = self._lookup.find_waiting(caller, self._lookup.load_catalogue().catalogue, id) if waiting else None
-        if definition is not None and definition.tool.source in self._upstreams.servers:
-            return definition.tool
+        if waiting:
+            definition = self._lookup.find_waiting(caller, self._lookup.load_catalogue().catalogue, id)
+            if definition is not None and definition.tool.source in self._upstreams.servers:
+                return definition.tool
         raise NotFound(missing[id])
 
     # --- after the call
@@ -207,35 +201,35 @@ class Router:
         return self._results.within(profile.result_budget) if profile else self._results
 
     async def fit_result(self, exchange: Exchange, id: str, result: CallToolResult) -> CallToolResult:
-        """Cut a result to the budget, unless the caller asks for everything. The rest is read by handle."""
-        host, results = self._upstreams.host, self.choose_results(exchange.caller)
-        spill = host.spills.take(result.meta) if result.meta else None
-        if spill is None and (exchange.wants_everything or results.fits(result)):
+        """Cut a result to the budget, unless the caller asks for everything. The agent reads the rest by its handle."""
+        results, everything = self.choose_results(exchange.caller), exchange.wants_everything
+        spill = self._upstreams.host.spills.take(result.meta) if result.meta else None  # a file of its large values
+        if spill is None and (everything or results.fits(result)):
             return result
-        cover = self._calls.find_cover(exchange)
-        caller, everything = exchange.caller.person, exchange.wants_everything
-        details = {"caller": caller, "tool": id, "cover": cover, "everything": everything}
+        cover, person = self._calls.find_cover(exchange), exchange.caller.person
+        fit = functools.partial(results.fit, caller=person, tool=id, cover=cover, everything=everything)
         try:
-            return await results.threads.run(results.fit, result, spill, **details)
+            return await results.threads.run(fit, result, spill)
         except Unavailable as error:
             return refuse(str(error), id=id)
 
     async def _write_call(self, caller: Caller, id: str, ok: bool, search_id: str | None, ms: float) -> None:
         """Write a call to the journal. It belongs to a search only if the caller made that search.
 
-        In a folder this is done in the event loop, because a change of thread takes longer than the write. A thread
-        does what takes longer: the first call, which opens the journal, one in `CALLS_PER_CHECKPOINT`, and any while
-        another writer is at work. A call that cannot be written does not fail; the gateway's log says why.
+        In a folder the event loop writes, because a change of thread takes longer than the write. A thread does the
+        writes that take longer: the first one, which opens the journal, one in `CALLS_PER_CHECKPOINT`, and any while
+        another program writes. If a call cannot be written, it does not fail; the gateway's log says why.
         """
         import anyio
 
         host = self._upstreams.host
         if not host.scout.settings.journal:
             return
-        number, self._n_logged = self._n_logged, self._n_logged + 1
+        is_slow = host.scout.settings.database is not None or self._n_logged % CALLS_PER_CHECKPOINT == 0
+        self._n_logged += 1
         try:
-            if host.scout.settings.database is None and number % CALLS_PER_CHECKPOINT:
-                with suppress(StoreError):
+            if not is_slow:
+                with suppress(StoreError):  # another program writes
                     self._append_call(caller, id, ok, search_id, ms, wait=False)
                     return
             with anyio.CancelScope(shield=True):
@@ -246,18 +240,19 @@ class Router:
     def _append_call(
         self, caller: Caller, id: str, ok: bool, search_id: str | None, ms: float, *, wait: bool = True
     ) -> None:
-        """Append a call to the journal. The id of a tool that was never listed may be a secret, and is covered.
-
-        The search of another caller does not count, nor one that has as many events as a search may have.
-        """
+        """Append a call to the journal. The id of a tool that was never listed may be a secret, and is covered."""
         journal = self._upstreams.host.scout.journal
-        event = journal.search(search_id) if search_id else None
-        is_own = event is not None and event["caller"] == caller.name and not journal.is_full(event["search_id"])
-        shown = event["shown"] if event is not None and is_own and isinstance(event["shown"], list) else []
+        search = journal.search(search_id) if search_id else None
+        if search is not None and (search["caller"] != caller.name or journal.is_full(search["search_id"])):
+            search = None  # the call is written without it
+        shown = search["shown"] if search is not None and isinstance(search["shown"], list) else []
         if self._lookup.was_listed(id):
             tool = clip(id, MAX_LOGGED_ID_CHARS)
-        else:  # half of a secret, after a cut, would not be recognised
-            tool = redact(id) if len(id) <= MAX_LOGGED_ID_CHARS else COVER
-        fields = {"search_id": search_id if is_own else None, "tool": tool, "ok": ok, "ms": round(ms, 3)}
-        fields["rank"] = shown.index(tool) + 1 if tool in shown else None
+        elif len(id) <= MAX_LOGGED_ID_CHARS:
+            tool = redact(id)
+        else:
+            tool = COVER  # `redact` would not recognise a secret in an id that was cut
+        rank = shown.index(tool) + 1 if tool in shown else None
+        own_id = search_id if search is not None else None
+        fields = {"search_id": own_id, "tool": tool, "ok": ok, "ms": round(ms, 3), "rank": rank}
         journal.append_all([("call", caller.name, fields)], wait=wait)
