@@ -66,10 +66,11 @@ class Lookup:
             return snapshot
 
     def is_mixed(self, visible: Callable[[Tool], bool] | None, runnable: Callable[[Tool], bool]) -> bool:
-        """Return whether some of the visible tools (not skills, not agents) are in `runnable`, and some are not."""
+        """Return whether some, but not all, of the visible tools (not skills, not agents) are in `runnable`."""
         catalogue, _ = self.load_catalogue()
-        tools, can_run = catalogue.mask(OfKind("tool", visible)), catalogue.mask(OfKind("tool", runnable))
-        return tools is not None and can_run is not None and 0 < int(can_run.sum()) < int(tools.sum())
+        tools, runnable_tools = catalogue.mask(OfKind("tool", visible)), catalogue.mask(OfKind("tool", runnable))
+        assert tools is not None and runnable_tools is not None  # there is a mask for each predicate
+        return 0 < int(runnable_tools.sum()) < int(tools.sum())
 
     def was_listed(self, id: str) -> bool:
         """Return whether an id was in the catalogue when it was loaded last. Works while a database does not answer."""
@@ -81,18 +82,18 @@ class Lookup:
         tools: dict[str, Tool] = {}
         missing: dict[str, str] = {}
         for id in ids:
-            tool = next(iter(catalogue.tools([id])), None) if id in present else None
-            if tool is not None and caller.sees(tool):
-                tools[id] = tool
+            visible = [tool for tool in catalogue.tools([id]) if caller.sees(tool)] if id in present else []
+            if visible:
+                tools[id] = visible[0]
             else:
                 missing[id] = self._explain_missing(caller, catalogue, id)
         return tools, missing
 
     def find_for_app(self, caller: Caller, name: str) -> Tool | None:
-        """Return the one visible tool of this id or bare name that only apps may use, which no search shows."""
+        """Find a tool for apps alone by its id or bare name; None if not exactly one fits. No search shows it."""
         disabled = self.load_catalogue().catalogue.disabled
-        ids = [id for id in self.scout.store.list_app_tools() if name in (id, id.partition("/")[2])]
-        tools = [each for each in self.scout.store.tools(ids) if each.source not in disabled and caller.sees(each)]
+        ids = [id for id in self.scout.store.list_app_tools() if name in (id, _name_of(id))]
+        tools = [tool for tool in self.scout.store.tools(ids) if tool.source not in disabled and caller.sees(tool)]
         return tools[0] if len(tools) == 1 else None
 
     def find_skills(self, caller: Caller, ids: Iterable[str]) -> dict[str, list[str]]:
@@ -103,7 +104,7 @@ class Lookup:
         return {id: names[:MAX_NAMED_SKILLS] for id, names in visible.items() if names}
 
     def find_now(self, caller: Caller, id: str, generation: int | None) -> Tool | None:
-        """Return a visible tool, if the loaded catalogue is of this generation; otherwise None. It needs no thread."""
+        """Return a visible tool if the loaded catalogue has this generation. It is fast enough for the event loop."""
         snapshot = self._snapshot
         if snapshot is None or id not in snapshot.ids or snapshot.catalogue.generation != generation:
             return None
@@ -122,52 +123,47 @@ class Lookup:
 
     def _explain_missing(self, caller: Caller, catalogue: Catalogue, id: str) -> str:
         """Explain why a caller gets no tool for an id. The sentence uses only what the caller may see."""
-        what = (
-            f"expected the id of a tool that you may see, found {show.clip(show.make_plain(id), show.MAX_ID_CHARS)!r}"
-        )
+        shown = show.clip(show.make_plain(id), show.MAX_ID_CHARS)
+        problem = f"expected the id of a tool that you may see, found {shown!r}"
         if waiting := self.find_waiting(caller, catalogue, id):
-            return f"{what}: its definition waits for approval ( toolscout approve ), because {waiting.why}"
+            return f"{problem}: its definition waits for approval ( toolscout approve ), because {waiting.why}"
+        visible, compared = _list_visible(catalogue, caller), id[:MAX_ID_CHARS]
+        siblings = _list_siblings(visible, id.partition("/")[0])
+        if near := find_close(compared, siblings, cutoff=0.75):
+            return f"{problem}: did you mean {near[0]!r}?"
+        states = self._describe_source(caller, catalogue, id)
+        if not states and (near := _find_near(compared, visible)):
+            return f"{problem}: did you mean {' or '.join(map(repr, near))}?"
+        return ": ".join([problem, *states, "use an id from search_tools, unchanged"])
+
+    def _describe_source(self, caller: Caller, catalogue: Catalogue, id: str) -> list[str]:
+        """Return what a caller may know of the state of an id's source: it starts, fails or is disabled."""
         source = id.partition("/")[0]
-        mask = catalogue.mask(caller.visible)
-        visible = catalogue.ids if mask is None else [id for id, sees in zip(catalogue.ids, mask, strict=True) if sees]
-        prefix = f"{source}/"
-        first = bisect.bisect_left(visible, prefix)
-        siblings = list(
-            itertools.takewhile(lambda id: id.startswith(prefix), visible[first : first + MAX_COMPARED_IDS])
-        )
-        if near := find_close(id[:MAX_ID_CHARS], siblings, cutoff=0.75):
-            return f"{what}: did you mean {near[0]!r}?"
         states = [note for note in self.collect_notes(caller) if repr(source) in note]
-        why, ids = catalogue.disabled.get(source, ("", {}))  # ids: in lower case → as written
-        if caller.rules is None and why:
-            states.append(f"source {source!r} is {why}")
-        elif any(caller.sees(tool) for tool in catalogue.tools([ids.get(id.casefold(), "")])):
+        reason, ids_by_lower_case = catalogue.disabled.get(source, ("", {}))
+        disabled_id = ids_by_lower_case.get(id.casefold(), "")
+        if caller.rules is None and reason:
+            states.append(f"source {source!r} is {reason}")
+        elif any(caller.sees(tool) for tool in catalogue.tools([disabled_id])):  # other callers get no reason
             states.append(f"source {source!r} is disabled")
-        if not states and (near := _find_near(id[:MAX_ID_CHARS], visible)):
-            return f"{what}: did you mean {' or '.join(map(repr, near))}?"
-        return ": ".join([what, *states, "use an id from search_tools, unchanged"])
+        return states
 
     def resolve_id(self, caller: Caller, text: str) -> str:
         """Return the id that a caller means by a text that is no id. Empty if not exactly one visible tool fits.
 
-        A bare name counts if only one visible tool has it, and so do an id with its signature, in quotes, or with the
-        separators that clients put in its place. Letters and case must agree.
+        The text may be the name without the source, or the id with a signature, in quotes, or as a client spells it:
+        `mcp__github__create_issue` is `github/create_issue`. Upper and lower case must agree.
         """
         catalogue, _ = self.load_catalogue()
         text = text[:MAX_ID_CHARS].strip().partition("(")[0].strip(" `'\"")
-        mask = catalogue.mask(caller.visible)
-        visible = catalogue.ids if mask is None else [id for id, sees in zip(catalogue.ids, mask, strict=True) if sees]
+        visible = _list_visible(catalogue, caller)
         spellings = {text, *(text.removeprefix(prefix) for prefix in CLIENT_PREFIXES)}
-        spellings |= {
-            f"{spelling[: match.start()]}/{spelling[match.end() :]}"
-            for spelling in tuple(spellings)
-            for separator in SEPARATORS
-            for match in re.finditer(re.escape(separator), spelling)
-        }
-        present = {id for id in spellings if _contains(visible, id)}
-        if not present:
-            present = {id for id in visible if id.partition("/")[2] == text}
-        return present.pop() if len(present) == 1 else ""
+        for spelling in tuple(spellings):
+            for separator in SEPARATORS:  # each one may stand where the id has its slash
+                for match in re.finditer(re.escape(separator), spelling):
+                    spellings.add(f"{spelling[: match.start()]}/{spelling[match.end() :]}")
+        meant = {id for id in spellings if _contains(visible, id)} or {id for id in visible if _name_of(id) == text}
+        return meant.pop() if len(meant) == 1 else ""
 
     def find_waiting(self, caller: Caller, catalogue: Catalogue, id: str) -> WaitingDefinition | None:
         """Find the definition that waits for approval under an id, if the caller may see it."""
@@ -182,10 +178,29 @@ def _map_skills(catalogue: Catalogue) -> dict[str, list[Tool]]:
         for id, needs in find_dependencies(catalogue).items()
     }
     skills: dict[str, list[Tool]] = collections.defaultdict(list)
-    for skill in catalogue.tools([id for id, named in declared.items() if named]):
-        for tool_id in declared[skill.id] if skill.kind == "skill" else ():
-            skills[tool_id].append(skill)
+    for tool in catalogue.tools([id for id, named in declared.items() if named]):
+        if tool.kind == "skill":
+            for tool_id in declared[tool.id]:
+                skills[tool_id].append(tool)
     return dict(skills)
+
+
+def _name_of(id: str) -> str:
+    """Return the part of an id after its source."""
+    return id.partition("/")[2]
+
+
+def _list_visible(catalogue: Catalogue, caller: Caller) -> Sequence[str]:
+    """List the ids that a caller may see, sorted."""
+    mask = catalogue.mask(caller.visible)
+    return catalogue.ids if mask is None else [id for id, sees in zip(catalogue.ids, mask, strict=True) if sees]
+
+
+def _list_siblings(ids: Sequence[str], source: str) -> list[str]:
+    """List the first `MAX_COMPARED_IDS` ids of a source in a sorted list."""
+    prefix = f"{source}/"
+    first = bisect.bisect_left(ids, prefix)
+    return list(itertools.takewhile(lambda id: id.startswith(prefix), ids[first : first + MAX_COMPARED_IDS]))
 
 
 def _contains(ids: Sequence[str], id: str) -> bool:
@@ -197,14 +212,16 @@ def _contains(ids: Sequence[str], id: str) -> bool:
 def _find_near(id: str, visible: Sequence[str]) -> list[str]:
     """Find the tools with the name in an id, or nearly this name, whatever their source and case."""
     name = id.rpartition("/")[2].casefold()
-    names = {other: other.partition("/")[2].casefold() for other in visible}
-    if same := [other for other, its_name in names.items() if its_name == name]:
-        return same[:MAX_NEAR_IDS]
-    alike = [other for other, its_name in names.items() if its_name[:1] == name[:1]]
-    for others in (alike, list(names)):  # a slip in the first letter is rare, and costs more to find
-        compared = {other: names[other] for other in others[:MAX_COMPARED_IDS]}
-        if near := find_close(name, list(compared.values()), cutoff=0.75):
-            return [other for other, its_name in compared.items() if its_name in near][:MAX_NEAR_IDS]
+    names = {other: _name_of(other).casefold() for other in visible}
+    same_name = [other for other in visible if names[other] == name]
+    if same_name:
+        return same_name[:MAX_NEAR_IDS]
+    same_letter = [other for other in visible if names[other][:1] == name[:1]]
+    for others in (same_letter, visible):  # a mistake in the first letter is rare, and takes more time to find
+        compared = others[:MAX_COMPARED_IDS]
+        near_names = find_close(name, [names[other] for other in compared], cutoff=0.75)
+        if near_names:
+            return [other for other in compared if names[other] in near_names][:MAX_NEAR_IDS]
     return []
 
 
@@ -214,15 +231,10 @@ def _find_near(id: str, visible: Sequence[str]) -> list[str]:
 async def say_unknown_names(
     upstreams: Upstreams, pins: Sequence[str], callers: Sequence[Caller], profiles: Sequence[Profile]
 ) -> None:
-    """Warn of names that belong to no tool, once all servers were read or the time for that is over.
+    """Warn of pins, and of names in callers' policies and in profiles, that belong to no tool.
 
-    A name of a server whose tools could not be read is not judged.
-
-    Args:
-        upstreams: the servers; their `host.say` prints the warnings.
-        pins: ids of pinned tools.
-        callers: their patterns are checked.
-        profiles: their patterns, pins and tags are checked.
+    It waits until all servers were read or the time for that is over. A name of a server whose tools could not be read
+    may be right, so there is no warning.
     """
     import anyio
 
@@ -244,6 +256,6 @@ async def say_unknown_names(
         for sentence in await upstreams.host.run_in_thread(explain):
             upstreams.host.say(sentence)
     except StoreError as error:
-        _log.info("Names are not checked: %s", error)  # what follows the home says so
+        _log.info("Names are not checked: %s", error)  # `Upstreams` tells the user that the home does not answer
     except UserError as error:
         upstreams.host.say(str(error))

@@ -69,7 +69,8 @@ MAX_ENCODINGS: Final = 8  # of one URI inside each other
 PAGE_SCHEME: Final = "ui://"  # of the pages of MCP Apps
 SKILL_SCHEME: Final = "skill://"
 APART: Final = (PAGE_SCHEME, SKILL_SCHEME)  # of resources whose URIs always name their server
-QUALIFIED_STARTS: Final = ("toolscout://", "ui://toolscout/")  # of URIs that name the server of a resource, of a page
+QUALIFIED_START: Final = "toolscout://"  # of URIs that name the server of a resource
+QUALIFIED_PAGE_START: Final = "ui://toolscout/"  # of URIs that name the server of a page
 LIST_METHODS: Final = {  # kind of offer → how the SDK's session lists it, and the field of the result
     "resources": ("list_resources", "resources"),
     "templates": ("list_resource_templates", "resource_templates"),
@@ -77,7 +78,7 @@ LIST_METHODS: Final = {  # kind of offer → how the SDK's session lists it, and
 }
 KINDS: Final = {"resources": "resource", "templates": "template", "prompts": "prompt"}  # in ids
 LIST_AGE_S: Final = 5.0  # a list that was read so long ago is read again before one of its members is used
-MAX_CURSOR_DIGITS: Final = 9  # more would be no place in a list of ours, and take long to read
+MAX_CURSOR_DIGITS: Final = 9  # a list never has so many members, and a very long number takes long to read
 MAX_PROMPT_NAME_CHARS: Final = 200  # of a name in an error
 MAX_COMPLETIONS: Final = 100  # values of one answer, as the protocol has them
 IDENTITIES: Final = ("name", "uri", "uriTemplate", "mimeType")  # fields that stay as the server wrote them
@@ -106,11 +107,11 @@ class _Listing:
     schemes: frozenset[str] = frozenset()
     read_at: float = float("-inf")
 
-    def find_template(self, uri: str, templates: Iterable[str], ends: float) -> str:
+    def find_template(self, uri: str, templates: Iterable[str], deadline: float) -> str:
         """Find the template with the longest prefix that a URI fits, or that is the URI itself. Empty: there is none.
 
         Raises:
-            MCPError: if that is not known at the time `ends`, on the monotonic clock.
+            MCPError: if the `deadline`, on the monotonic clock, comes before an answer.
         """
         for template in sorted(templates, key=self._measure_prefix, reverse=True):
             if template == uri:
@@ -118,7 +119,7 @@ class _Listing:
             prefix, pattern = self.patterns.get(template, ("", None))
             if pattern is None or not uri.startswith(prefix):
                 continue
-            if time.monotonic() > ends:
+            if time.monotonic() > deadline:
                 raise refuse("Too many resource templates are like this URI: it was not read.")
             if pattern.match(uri) is not None:
                 return template
@@ -157,8 +158,9 @@ class Offers:
         servers = []
         for source, upstream in sorted(self.upstreams.servers.items()):
             path = (upstream.server.name,)
+            # To the policy, all offers of a server are one tool.
             offer = Tool(id=f"{source}/{name}", name=name, path=path, hints=Hints(read_only=True))
-            session = self.upstreams.find_own(upstream, caller)
+            session = self.upstreams.find_own(upstream, caller)  # None: the caller has not signed in
             if session is not None and source not in catalogue.disabled and caller.sees(offer):
                 servers.append(session)
         return servers
@@ -183,16 +185,13 @@ class Offers:
         return self._lists.get((kind, upstream.key), _Listing())
 
     def doubt_lists(self, key: str) -> None:
-        """Read the lists of a session again before they are used: its server changed them, or the session is new."""
+        """Mark the lists of a session as old, so that they are read again before they are used."""
         for (_, owner), listing in self._lists.items():
             if owner == key:
                 listing.read_at = float("-inf")
 
     async def _read_list(self, kind: str, upstream: Upstream) -> bool:
-        """Read the list of a server, and remember it. One that does not run is started, at the first list only.
-
-        Returns whether it was read.
-        """
+        """Read the list of a server, and remember it. Return whether it was read; see `_start_once`."""
         import anyio
         from mcp.shared.exceptions import MCPError
         from mcp_types import METHOD_NOT_FOUND
@@ -203,17 +202,7 @@ class Offers:
             if not upstream.is_in_catalogue:
                 return False
             try:
-                with anyio.fail_after(LIST_TIMEOUT_S):
-                    connection = await upstream.wait_ready()
-                    began = anyio.current_time()
-                    items = await _read_pages(connection, kind)
-                kept = _keep_bounded(kind, items)
-                if len(kept) < len(items):
-                    self._say_once(kind, upstream, f"{len(items) - len(kept)} of its {kind} are too long to be used")
-                compare = partial(self._compare, upstream.name, kind, kept, whole=upstream.key == upstream.name)
-                listing = await self.upstreams.host.run_in_thread(compare)
-                listing.read_at = began
-                self._lists[kind, upstream.key] = listing
+                listing = await self._fetch_listing(kind, upstream)
             except (MCPError, TimeoutError, UserError, ValidationError) as error:
                 if getattr(error, "message", "") in SESSION_END_MESSAGES:
                     upstream.end_session(error)
@@ -221,8 +210,25 @@ class Offers:
                 if getattr(error, "code", None) != METHOD_NOT_FOUND:
                     self._say_once(kind, upstream, f"its list of {kind} could not be read")
                     return False
-                self._lists[kind, upstream.key] = _Listing(read_at=anyio.current_time())
+                listing = _Listing(read_at=anyio.current_time())  # the server offers nothing of this kind
+            self._lists[kind, upstream.key] = listing
         return True
+
+    async def _fetch_listing(self, kind: str, upstream: Upstream) -> _Listing:
+        """Ask a server for its list, and compare that with the approved definitions."""
+        import anyio
+
+        with anyio.fail_after(LIST_TIMEOUT_S):
+            connection = await upstream.wait_ready()
+            began = anyio.current_time()
+            items = await _read_pages(connection, kind)
+        kept = _keep_bounded(kind, items)
+        if len(kept) < len(items):
+            self._say_once(kind, upstream, f"{len(items) - len(kept)} of its {kind} are too long to be used")
+        compare = partial(self._compare, upstream.name, kind, kept, whole=upstream.key == upstream.name)
+        listing = await self.upstreams.host.run_in_thread(compare)
+        listing.read_at = began
+        return listing
 
     def _say_once(self, kind: str, upstream: Upstream, what: str) -> None:
         """Print a sentence on the offers of a server; only the first one on each kind of them."""
@@ -246,7 +252,7 @@ class Offers:
         listing = _Listing(shown, waiting)
         if kind != "prompts":
             listing.schemes = frozenset(uri.partition(":")[0].casefold() for uri in named)
-            listing.spellings = {next(_list_spellings(uri)): uri for uri in waiting}  # each with its query
+            listing.spellings = {_fold_uri(uri, keeps_query=True): uri for uri in waiting}
         if kind == "templates":
             listing.patterns = dict(_compile_templates(named))
         return listing
@@ -254,38 +260,45 @@ class Offers:
     async def require_approved(self, upstream: Upstream, kind: str, identity: str) -> None:
         """Check in a list of the last seconds that a prompt or resource does not wait for approval.
 
-        A prompt must be in the list. A resource need not be: servers have more of them than they list.
-
-        Args:
-            upstream: the server.
-            kind: `prompts`, `resources` or `templates`.
-            identity: the server's own name of the prompt, or the URI.
+        A prompt must be in the list. A resource need not be: servers have more of them than they list. `identity` is
+        the server's own name of a prompt, or a URI or template.
 
         Raises:
-            MCPError: if it does, with the reason, or because the server gave no list.
+            MCPError: if it waits, with the reason; if the prompt is not in the list; if the server gave no list.
         """
         import anyio
 
-        if self._get(kind, upstream).read_at < anyio.current_time() - LIST_AGE_S:
-            for _ in range(2):  # in a new session if the server has forgotten this one
-                await self._wait_running(upstream)
-                if (is_read := await self._read_list(kind, upstream)) or upstream.is_in_catalogue:
-                    break
-            if not is_read:
-                raise refuse(f"server {upstream.name!r} did not list its {kind} before the request, so none was used")
+        is_old = self._get(kind, upstream).read_at < anyio.current_time() - LIST_AGE_S
+        if is_old and not await self._renew_list(kind, upstream):
+            raise refuse(f"server {upstream.name!r} did not list its {kind} before the request, so none was used")
         listing = self._get(kind, upstream)
-        if (why := listing.waiting.get(identity)) is not None:
+        reason = listing.waiting.get(identity)
+        if reason is not None:
             id = f"{upstream.name}/{KINDS[kind]}:{identity}"
-            raise refuse(f"{make_plain(id)} waits for approval ( toolscout approve ), because {why}")
+            raise refuse(f"{make_plain(id)} waits for approval ( toolscout approve ), because {reason}")
         if kind == "prompts" and identity not in listing.items:
             near = [f"{upstream.name}/{name}" for name in find_close(identity, listing.items)]
             raise refuse_prompt(f"{upstream.name}/{identity}", near)
+
+    async def _renew_list(self, kind: str, upstream: Upstream) -> bool:
+        """Read a list in a running session, or in a new one if the server has forgotten it. Return whether it was read.
+
+        Raises:
+            MCPError: as `_wait_running`.
+        """
+        for _ in range(2):  # sessions
+            await self._wait_running(upstream)
+            if await self._read_list(kind, upstream):
+                return True
+            if upstream.is_in_catalogue:  # the session goes on, so a new one would not help
+                return False
+        return False
 
     async def _wait_running(self, upstream: Upstream) -> None:
         """Wait until a server has a session and the catalogue has its current tools, within the time of a request.
 
         Raises:
-            MCPError: with the reason if it does not.
+            MCPError: if the server does not start in this time, with the reason.
         """
         import anyio
 
@@ -314,35 +327,36 @@ class Offers:
         if uri in resources.items:
             return
         await self.require_approved(upstream, "templates", uri)
-        waiting_uris = (resources.spellings[form] for form in _list_spellings(uri) if form in resources.spellings)
-        if waiting_uri := next(waiting_uris, ""):
-            await self.require_approved(upstream, "resources", waiting_uri)
+        for spelling in (_fold_uri(uri, keeps_query=True), _fold_uri(uri, keeps_query=False)):
+            if spelling in resources.spellings:
+                await self.require_approved(upstream, "resources", resources.spellings[spelling])
         templates = self._get("templates", upstream)
         if not templates.waiting:
             return
-        find, ends = self.upstreams.host.run_in_thread, time.monotonic() + MAX_MATCH_S
-        shown = await find(templates.find_template, uri, templates.items, ends)
-        waiting = await find(templates.find_template, uri, templates.waiting, ends)
+        run, deadline = self.upstreams.host.run_in_thread, time.monotonic() + MAX_MATCH_S
+        shown = await run(templates.find_template, uri, templates.items, deadline)
+        waiting = await run(templates.find_template, uri, templates.waiting, deadline)
         if not shown or templates.has_longer_prefix(waiting, shown):
-            named = waiting or next(iter(templates.waiting))  # any of them, for the reason in the error
-            await self.require_approved(upstream, "templates", named)
+            first = next(iter(templates.waiting))  # its reason is in the error if no template fits
+            await self.require_approved(upstream, "templates", waiting or first)
 
     async def _start_once(self, upstream: Upstream) -> None:
-        """Start a server that was never asked for what it offers, and wait a few seconds for it."""
+        """Start a server when its offers are first asked for, and wait for it until a few seconds after that."""
         import anyio
 
         deadline = self._first_asked.setdefault(upstream.key, anyio.current_time()) + FIRST_LIST_WAIT_S
-        left = deadline - anyio.current_time()
-        if left > 0 and not upstream.is_in_catalogue:
-            with anyio.move_on_after(left), contextlib.suppress(Unavailable):
+        seconds_left = deadline - anyio.current_time()
+        if seconds_left > 0 and not upstream.is_in_catalogue:
+            with anyio.move_on_after(seconds_left), contextlib.suppress(Unavailable):
                 await upstream.wait_ready()
 
     # --- which server
 
     def remember_links(self, caller: Caller, source: str, result: object) -> None:
         """Remember from which server the resources and links in a result came, so that the caller can read them."""
-        for part in getattr(result, "content", ()):
-            uri = getattr(part, "uri", None) or getattr(getattr(part, "resource", None), "uri", None)
+        for block in getattr(result, "content", ()):
+            resource_or_link = getattr(block, "resource", block)
+            uri = getattr(resource_or_link, "uri", None)
             if uri is not None and len(str(uri)) <= MAX_IDENTITY_CHARS:
                 self._links[caller.name, str(uri)] = source
         while len(self._links) > MAX_LINKS:
@@ -352,30 +366,30 @@ class Offers:
         """Find the server that has a resource, and the resource's URI there.
 
         In this order: a qualified URI (one that names its server), the lists, a link in a result, the templates, the
-        one server that has resources of the URI's scheme. So no server's link takes over what another one lists. What
-        waits for approval comes after what other servers show.
+        one server that has resources of the URI's scheme. Lists come before links, so that no server can take over what
+        another one lists by a link. What waits for approval comes after what other servers show.
 
         Raises:
             MCPError: if there is no such server, it is not clear which, or the resource waits for approval.
         """
         if len(uri) > MAX_IDENTITY_CHARS:
             raise refuse(f"Resource not found: its URI has more than {MAX_IDENTITY_CHARS:,} characters.")
-        upstream, own = await self._find_owner(caller, uri)
-        await self._require_approved_resource(upstream, own)
-        return upstream, own
+        upstream, own_uri = await self._find_owner(caller, uri)
+        await self._require_approved_resource(upstream, own_uri)
+        return upstream, own_uri
 
     async def _find_owner(self, caller: Caller, uri: str) -> tuple[Upstream, str]:
-        """Return the server of a resource, and its URI there. A qualified URI names it; else a list or a link shows it.
+        """Return the server of a resource, and the resource's URI there.
 
         Raises:
             MCPError: if no server that the caller may use has it.
         """
         servers = {upstream.name: upstream for upstream in await self.find_servers(caller, "resources")}
-        source, original = split_qualified(uri)
+        source, own_uri = split_qualified(uri)
         if source in servers:
-            # The path of a skill on its own server may begin with the name of a source too.
-            is_own_uri = uri.startswith(SKILL_SCHEME) and uri in self._get("resources", servers[source]).items
-            return servers[source], uri if is_own_uri else original
+            if uri.startswith(SKILL_SCHEME) and uri in self._get("resources", servers[source]).items:
+                return servers[source], uri  # the server's own URI, which only looks as if it were qualified
+            return servers[source], own_uri
         await self.list(caller, "resources", fresh=False)
         await self.list(caller, "templates", fresh=False)
         lists = {
@@ -398,12 +412,6 @@ class Offers:
         Credentials are covered in the answer. Completions and the texts of a prompt are cleaned, because a person reads
         them before a model does. The contents of a resource are data, and stay as they are. An error that gives orders
         to a model is put in quotes.
-
-        Args:
-            upstream: the server.
-            exchange: the caller's request, which questions and progress go back to.
-            request: what is sent.
-            result_type: how its answer is read.
 
         Raises:
             MCPError: the error of the server, or a sentence on why there is no answer.
@@ -448,12 +456,15 @@ class Offers:
 
 def _clean_answer(result: Any, cover: Cover) -> Any:
     """Return the answer to a request for completions or a prompt without invisible characters in its texts."""
-    if (completion := getattr(result, "completion", None)) is not None:
+    from mcp_types import CompleteResult, GetPromptResult
+
+    if isinstance(result, CompleteResult):
+        completion = result.completion
         values = clean_words(completion.values[:MAX_COMPLETIONS], cover)
         return result.model_copy(update={"completion": completion.model_copy(update={"values": values})})
-    if (messages := getattr(result, "messages", None)) is None:
+    if not isinstance(result, GetPromptResult):
         return result
-    for message in messages:  # a link and a resource inside a prompt are words of it too
+    for message in result.messages:  # all fields, because links and resources in a prompt have texts too
         fields = message.content.model_dump(mode="json", by_alias=True, exclude_unset=True)
         message.content = type(message.content).model_validate(clean_words(fields, cover, sys.maxsize))
     cleaned = {"description": clean_words(result.description, cover), "meta": clean_words(result.meta, cover)}
@@ -469,10 +480,10 @@ async def _read_pages(connection: McpConnection, kind: str) -> list[object]:
     if (capabilities.prompts if kind == "prompts" else capabilities.resources) is None:
         return []
     items: list[object] = []
-    cursors: set[str | None] = set()
-    cursor: str | None = None
-    while cursor not in cursors and len(items) < MAX_OFFERS:
-        cursors.add(cursor)
+    cursor: str | None = None  # of the first page, and after the last one
+    used_cursors: set[str | None] = set()
+    while cursor not in used_cursors and len(items) < MAX_OFFERS:
+        used_cursors.add(cursor)
         page = await getattr(connection.client.session, method)(params=PaginatedRequestParams(cursor=cursor))
         items += getattr(cover_result(connection.credential_cover, page), field)
         cursor = page.next_cursor
@@ -487,15 +498,19 @@ def _read_identity(item: Any) -> str:
 def _describe(source: str, kind: str, item: Any) -> Tool:
     """Describe a resource, template or prompt as a definition that is compared, screened and shown to a person."""
     fields = item.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=VOLATILE)
-    annotations = {key: value for key, value in fields.pop("annotations", {}).items() if key != "lastModified"}
+    name, description = fields.pop("name"), fields.pop("description", "")
+    annotations = fields.pop("annotations", {})
+    annotations.pop("lastModified", None)
+    if annotations:
+        fields["annotations"] = annotations
     return Tool(
         id=f"{source}/{KINDS[kind]}:{_read_identity(item)}",
-        name=fields.pop("name"),
+        name=name,
         path=(source,),
-        description=fields.pop("description", ""),
+        description=description,
         hints=Hints(read_only=True),
         callable=False,
-        meta={OFFER: kind, **fields, **({"annotations": annotations} if annotations else {})},
+        meta={OFFER: kind, **fields},
     )
 
 
@@ -516,16 +531,16 @@ def _clean(item: T) -> T:
 
 
 def _keep_bounded(kind: str, items: Iterable[Any]) -> list[Any]:
-    """Leave out offers with too long a name or URI, and templates after `MAX_TEMPLATES_CHARS`."""
+    """Leave out offers with too long a name or URI, and the templates after the first `MAX_TEMPLATES_CHARS`."""
     kept = [item for item in items if len(_read_identity(item)) <= MAX_IDENTITY_CHARS]
     if kind == "templates":
-        sizes = accumulate(len(item.uri_template) for item in kept)
-        kept = [item for item, size in zip(kept, sizes, strict=True) if size <= MAX_TEMPLATES_CHARS]
+        sizes_so_far = accumulate(len(item.uri_template) for item in kept)
+        kept = [item for item, size in zip(kept, sizes_so_far, strict=True) if size <= MAX_TEMPLATES_CHARS]
     return kept
 
 
 def _compile_templates(templates: Iterable[str]) -> Iterator[tuple[str, tuple[str, UriTemplate]]]:
-    """Compile each template once, when it is listed. One that is no RFC 6570 template fits no URI but itself."""
+    """Yield (template, (the text before its first variable, its compiled form)) for each that is valid in RFC 6570."""
     from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
     for template in templates:
@@ -536,33 +551,40 @@ def _compile_templates(templates: Iterable[str]) -> Iterator[tuple[str, tuple[st
 def _choose_owner(lists: Mapping[str, tuple[_Listing, _Listing]], linked: str, uri: str) -> str:
     """Choose the server of a URI; see `Offers.locate`. Empty if there is none.
 
-    Args:
-        lists: name of a server → its resources and its templates.
-        linked: the server whose result linked to it. Empty if there is none.
-        uri: as the caller sent it.
+    `lists`: name of a server → its resources and its templates. `linked`: the server whose result linked to the URI.
     """
     owners = [name for name, (resources, _) in lists.items() if uri in resources.items]
-    owners = owners or [name for name, (resources, _) in lists.items() if uri in resources.waiting]
-    if len(owners) > 1 and uri.startswith(APART):  # no page or skill stands in for another's
-        return linked if linked in owners else ""
-    if owners or linked:
-        return owners[0] if owners else linked
-    ends = time.monotonic() + MAX_MATCH_S
-    fitting = (name for name, (_, templates) in lists.items() if templates.find_template(uri, templates.items, ends))
-    owner = next(fitting, "")
-    is_unclear = uri.startswith(SKILL_SCHEME) and any(fitting)  # a second server has a template for the skill
+    if not owners:
+        owners = [name for name, (resources, _) in lists.items() if uri in resources.waiting]
+    if len(owners) > 1 and uri.startswith(APART):
+        return linked if linked in owners else ""  # the page or skill of one server must not replace another's
+    if owners:
+        return owners[0]
+    return linked or _choose_owner_by_template(lists, uri) or _choose_owner_by_scheme(lists, uri)
+
+
+def _choose_owner_by_template(lists: Mapping[str, tuple[_Listing, _Listing]], uri: str) -> str:
+    """Choose the first server with a template that a URI fits. Templates that wait for approval come last."""
+    deadline = time.monotonic() + MAX_MATCH_S
+    templates = {name: templates for name, (_, templates) in lists.items()}
+    owners = (name for name, listing in templates.items() if listing.find_template(uri, listing.items, deadline))
+    owner = next(owners, "")
+    is_unclear = uri.startswith(SKILL_SCHEME) and next(owners, "") != ""  # two servers may have the skill
     if owner and not is_unclear:
         return owner
-    for name, (_, templates) in lists.items():
-        if templates.find_template(uri, templates.waiting, ends):
-            return name
+    owners = (name for name, listing in templates.items() if listing.find_template(uri, listing.waiting, deadline))
+    return next(owners, "")
+
+
+def _choose_owner_by_scheme(lists: Mapping[str, tuple[_Listing, _Listing]], uri: str) -> str:
+    """Choose the only server with resources or templates of the URI's scheme. Empty if there are none or several."""
     scheme = uri.partition(":")[0].casefold()
     owners = [name for name, listings in lists.items() if any(scheme in listing.schemes for listing in listings)]
     return owners[0] if len(owners) == 1 else ""
 
 
-def _list_spellings(uri: str) -> Iterator[str]:
-    """Yield two keys that other spellings of a URI have too: its letters and digits, then these without its query.
+def _fold_uri(uri: str, *, keeps_query: bool) -> str:
+    """Return the letters and digits of a URI, which are the same in its other spellings.
 
     Servers may read `NOTE:one`, `note://./%6Fne` and `note://one?x` as `note://one`.
     """
@@ -571,8 +593,9 @@ def _list_spellings(uri: str) -> Iterator[str]:
         if uri == encoded:
             break
     scheme, _, rest = unicodedata.normalize("NFKC", uri).casefold().partition(":")
-    for text in (rest, re.split(r"[?#]", rest)[0]):
-        yield "".join(filter(str.isalnum, f"{scheme}{posixpath.normpath(f'/{text}')}"))
+
+    path = rest if keeps_query else re.split(r"[?#]", rest)[0]
+    return "".join(filter(str.isalnum, scheme + posixpath.normpath(f"/{path}")))
 
 
 def qualify(lists: Mapping[str, list[Any]]) -> list[tuple[str, Any]]:
@@ -593,8 +616,8 @@ def qualify_uri(source: str, uri: str) -> str:
     """Build the URI that names the server of a resource. The URI of a page of an app or a skill keeps its scheme."""
     if uri.startswith(SKILL_SCHEME):
         return qualify_skill(source, uri)
-    plain, page = QUALIFIED_STARTS
-    return f"{page if uri.startswith(PAGE_SCHEME) else plain}{source}/{quote(uri, safe='')}"
+    start = QUALIFIED_PAGE_START if uri.startswith(PAGE_SCHEME) else QUALIFIED_START
+    return f"{start}{source}/{quote(uri, safe='')}"
 
 
 def qualify_skill(source: str, uri: str) -> str:
@@ -604,8 +627,10 @@ def qualify_skill(source: str, uri: str) -> str:
     is a part of the path: `skill://github/repo:owner/pr/SKILL.md`.
     """
     scheme, _, path = uri.partition("://")
-    is_plain = f"{scheme}://" == SKILL_SCHEME and ":" not in path.partition("/")[0]
-    return f"{SKILL_SCHEME}{quote(source, safe='')}/{'' if is_plain else f'{scheme}:'}{path}"
+    # A colon in the first segment would look like another scheme to `split_qualified`.
+    has_colon = ":" in path.partition("/")[0]
+    qualified_path = path if f"{scheme}://" == SKILL_SCHEME and not has_colon else f"{scheme}:{path}"
+    return f"{SKILL_SCHEME}{quote(source, safe='')}/{qualified_path}"
 
 
 def split_qualified(uri: str) -> tuple[str, str]:
@@ -613,11 +638,14 @@ def split_qualified(uri: str) -> tuple[str, str]:
     if uri.startswith(SKILL_SCHEME):
         source, _, path = uri.removeprefix(SKILL_SCHEME).partition("/")
         scheme, colon, rest = path.partition(":")
-        is_other = bool(colon) and "/" not in scheme
-        return (unquote(source), f"{scheme}://{rest}" if is_other else SKILL_SCHEME + path) if path else ("", uri)
-    rest = next((uri.removeprefix(start) for start in QUALIFIED_STARTS if uri.startswith(start)), "")
-    source, _, own = rest.partition("/")
-    return (source, unquote(own)) if source and own else ("", uri)
+        has_scheme = bool(colon) and "/" not in scheme
+        own_uri = f"{scheme}://{rest}" if has_scheme else f"{SKILL_SCHEME}{path}"
+        return (unquote(source), own_uri) if path else ("", uri)
+    for start in (QUALIFIED_START, QUALIFIED_PAGE_START):
+        if uri.startswith(start):
+            source, _, encoded_uri = uri.removeprefix(start).partition("/")
+            return (source, unquote(encoded_uri)) if source and encoded_uri else ("", uri)
+    return "", uri
 
 
 def show_page(tool: Tool) -> dict[str, Any]:
@@ -629,7 +657,9 @@ def show_page(tool: Tool) -> dict[str, Any]:
         return {}
     page = clean_words(tool.meta[PAGE])
     uri = page.get("resourceUri")
-    return {PAGE: {**page, "resourceUri": qualify_uri(tool.source, uri)} if isinstance(uri, str) else page}
+    if isinstance(uri, str):
+        page["resourceUri"] = qualify_uri(tool.source, uri)
+    return {PAGE: page}
 
 
 def cut_page(
@@ -640,16 +670,19 @@ def cut_page(
     Raises:
         MCPError: if the cursor is not one of ours.
     """
-    cursor = params.cursor if params is not None else None
-    if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= MAX_CURSOR_DIGITS):
-        raise refuse("Invalid cursor: use the one of the page before, unchanged.")
-    start = int(cursor or 0)
+    start = 0
+    if params is not None and params.cursor is not None:
+        cursor = params.cursor
+        is_number = cursor.isascii() and cursor.isdigit()
+        if not is_number or len(cursor) > MAX_CURSOR_DIGITS:
+            raise refuse("Invalid cursor: use the one of the page before, unchanged.")
+        start = int(cursor)
     end = start + size
     return items[start:end], str(end) if end < len(items) else None
 
 
 def refuse_prompt(name: str, near: Sequence[str]) -> MCPError:
-    """Build the error for the name of a prompt that there is not, with the names that may be meant."""
+    """Build the error for the name of a prompt that does not exist, with the names that the client may mean."""
     hint = f". Did you mean {' or '.join(map(repr, near))}?" if near else ""
     return refuse(f"Unknown prompt: {clip(make_plain(name), MAX_PROMPT_NAME_CHARS)}{hint}")
 

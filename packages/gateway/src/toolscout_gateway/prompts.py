@@ -33,12 +33,7 @@ class OfferedPrompts:
     """Handlers of the requests for prompts and completions."""
 
     def __init__(self, offers: Offers, identify: Callable[[Any], Caller]) -> None:
-        """Serve prompts.
-
-        Args:
-            offers: what the servers offer.
-            identify: request context → the caller; raises an error if the caller asks too often.
-        """
+        """Serve prompts. `identify` returns the caller of a request, or raises an error if they ask too often."""
         self.offers, self.identify = offers, identify
 
     async def list_prompts(
@@ -74,18 +69,16 @@ class OfferedPrompts:
             MCPError: if there is no such prompt, with the nearest one, or it waits for approval.
         """
         servers = {upstream.name: upstream for upstream in await self.offers.find_servers(caller, "prompts")}
-        source, _, inner = name.partition("/")
-        if inner and source in servers:
-            await self.offers.require_approved(servers[source], "prompts", inner)
-            return servers[source], inner
-        lists = await self.offers.list(caller, "prompts", fresh=False)
-        names = [(source, prompt.name) for source, items in lists.items() for prompt in items]
-        owners = [source for source, inner in names if inner == name]
-        if len(owners) == 1:
-            await self.offers.require_approved(servers[owners[0]], "prompts", name)
-            return servers[owners[0]], name
-        near = [f"{owner}/{name}" for owner in owners]
-        raise refuse_prompt(name, near or find_close(name, ["/".join(pair) for pair in names]))
+        source, _, own_name = name.partition("/")
+        if not own_name or source not in servers:
+            lists = await self.offers.list(caller, "prompts", fresh=False)
+            owners = [owner for owner, prompts in lists.items() if name in (prompt.name for prompt in prompts)]
+            if len(owners) != 1:
+                known = [f"{owner}/{prompt.name}" for owner, prompts in lists.items() for prompt in prompts]
+                raise refuse_prompt(name, [f"{owner}/{name}" for owner in owners] or find_close(name, known))
+            source, own_name = owners[0], name
+        await self.offers.require_approved(servers[source], "prompts", own_name)
+        return servers[source], own_name
 
     async def complete(self, context: ServerRequestContext[Any, Any], params: CompleteRequestParams) -> CompleteResult:
         """Complete an argument of a prompt, or a variable of a resource template."""

@@ -54,13 +54,7 @@ class OfferedResources:
     """Handlers of the requests for resources."""
 
     def __init__(self, offers: Offers, skills: OfferedSkills, identify: Callable[[Any], Caller]) -> None:
-        """Serve resources.
-
-        Args:
-            offers: what the servers offer.
-            skills: check resources that are files of skills.
-            identify: request context → the caller; raises an error if the caller asks too often.
-        """
+        """Serve resources. `identify` returns the caller of a request, or raises an error if they ask too often."""
         self.offers, self.skills, self.identify = offers, skills, identify
 
     async def list_resources(
@@ -92,7 +86,7 @@ class OfferedResources:
         return await self.offers.upstreams.host.relay.run(exchange, partial(self._read, exchange, params.uri))
 
     async def _read(self, exchange: Exchange, uri: str) -> Any:
-        """Read a resource from its server. A page of MCP Apps gets the URI by which the client asked for it."""
+        """Read a resource from its server. A page or skill gets the URI by which the client asked for it."""
         from mcp_types import ReadResourceRequest, ReadResourceRequestParams, ReadResourceResult
 
         upstream, own_uri = await self.offers.locate(exchange.caller, uri)
@@ -102,8 +96,10 @@ class OfferedResources:
         if not isinstance(result, ReadResourceResult):
             return result
         result.contents = await self.skills.check_content(upstream, own_uri, result.contents)
-        for part in result.contents if uri.startswith(APART) else ():
-            part.uri = uri if part.uri == own_uri else part.uri
+        if uri.startswith(APART):
+            for content in result.contents:
+                if content.uri == own_uri:
+                    content.uri = uri
         return result
 
 
@@ -130,16 +126,13 @@ class Subscriptions:
         from mcp_types import EmptyResult
 
         upstream, own_uri = await self.offers.locate(self.identify(context), params.uri)
-        client, resource = (
-            self.offers.upstreams.host.relay.find_client(context.session),
-            _Resource(upstream.key, own_uri),
-        )
+        client = self.offers.upstreams.host.relay.find_client(context.session)
         if client is None:
             return EmptyResult()
         if client not in self._clients:
             self._clients[client] = {}
             client.cleanup.push_async_callback(self._forget, client)
-        resources = self._clients[client]
+        resources, resource = self._clients[client], _Resource(upstream.key, own_uri)
         if resource not in resources and len(resources) < MAX_SUBSCRIPTIONS:
             resources[resource] = params.uri
             await self._add(resource)
@@ -152,10 +145,12 @@ class Subscriptions:
         from mcp_types import EmptyResult
 
         client = self.offers.upstreams.host.relay.find_client(context.session)
-        resources = self._clients.get(client, {}) if client is not None else {}
-        for resource in [followed for followed, uri in resources.items() if uri == params.uri]:
-            del resources[resource]
-            await self._remove(resource)
+        if client is not None:
+            resources = self._clients.get(client, {})
+            for resource, asked_uri in list(resources.items()):
+                if asked_uri == params.uri:
+                    del resources[resource]
+                    await self._remove(resource)
         return EmptyResult()
 
     async def _forget(self, client: OpenClient) -> None:
@@ -167,6 +162,7 @@ class Subscriptions:
         self, context: ServerRequestContext[Any, Any], params: SubscriptionsListenRequestParams
     ) -> SubscriptionsListenResult:
         """Serve a stream of changes until its client closes it. Resources that the caller may not read are left out."""
+        import anyio
         from mcp.shared.exceptions import MCPError
 
         caller, resources = self.identify(context), {}
@@ -180,12 +176,12 @@ class Subscriptions:
                 await self._add(resource)
             return await self._listen(context, params.model_copy(update={"notifications": notifications}))
         finally:
-            with _shield():
+            with anyio.move_on_after(GOODBYE_S, shield=True):  # the servers are told although the stream was cancelled
                 for resource in resources.values():
                     await self._remove(resource)
 
     async def pass_update(self, session_key: str, uri: str) -> None:
-        """Tell the subscribed clients that a resource changed. It may be a part of the one they subscribed to."""
+        """Tell the clients that a resource changed if they subscribed to it, or to one that has it as a part."""
         from mcp.server.subscriptions import ResourceUpdated
 
         for client, resources in list(self._clients.items()):
@@ -252,7 +248,7 @@ class Subscriptions:
             await connection.client.session.send_request(request, EmptyResult)
 
     async def _follow(self, session_key: str, connection: McpConnection, uri: str) -> None:
-        """Keep a stream of changes of a resource open. The session's handler of messages gets the changes too."""
+        """Keep a stream of changes of a resource open, until `_remove` cancels its scope."""
         import anyio
         from mcp.client.subscriptions import SubscriptionLost
         from mcp.shared.exceptions import MCPError
@@ -263,7 +259,7 @@ class Subscriptions:
         ):
             async with connection.client.listen(resource_subscriptions=[uri]) as changes:
                 async for _ in changes:
-                    pass  # the session's handler has passed the change on
+                    pass  # the session's handler of messages gets the change too, and passes it on
 
     async def _close(self, connection: McpConnection, uri: str) -> None:
         """Unsubscribe from a resource at an older server. At newer ones the end of the stream does that (`_follow`)."""
@@ -275,10 +271,3 @@ class Subscriptions:
             with contextlib.suppress(MCPError):
                 request = UnsubscribeRequest(params=UnsubscribeRequestParams(uri=uri))
                 await connection.client.session.send_request(request, EmptyResult)
-
-
-def _shield() -> contextlib.AbstractContextManager[object]:
-    """Shield the goodbye to a server from the cancellation of its stream, for at most `GOODBYE_S`."""
-    import anyio
-
-    return anyio.move_on_after(GOODBYE_S, shield=True)
