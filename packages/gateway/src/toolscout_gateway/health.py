@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -123,34 +124,28 @@ class Health:
         from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
         state, registry = self.describe(), CollectorRegistry()
-        for name, what in (("processes", "Servers that run as processes."), ("max_processes", "How many may run.")):
-            Gauge(f"toolscout_gateway_{name}", what, registry=registry).set(getattr(state, name))
-        up = Gauge("toolscout_upstream_state", "1 for the state of a server.", ["server", "state"], registry=registry)
+
+        def add(name: str, what: str, *labels: str) -> Gauge:
+            return Gauge(f"toolscout_{name}", what, labels, registry=registry)
+
+        add("gateway_processes", "Servers that run as processes.").set(state.processes)
+        add("gateway_max_processes", "How many may run.").set(state.max_processes)
+        server_state = add("upstream_state", "1 for the state of a server.", "server", "state")
         numbers = {
-            name: Gauge(f"toolscout_upstream_{name}", what, ["server"], registry=registry)
-            for name, what in (
-                ("calls", "Calls since the gateway started."),
-                ("failed_calls", "Calls without an answer."),
-                ("failures_in_a_row", "Failed calls in a row."),
-                ("in_flight", "Calls that are under way."),
-                ("starts", "Sessions since the gateway started."),
-            )
+            "calls": add("upstream_calls", "Calls since the gateway started.", "server"),
+            "failed_calls": add("upstream_failed_calls", "Calls without an answer.", "server"),
+            "failures_in_a_row": add("upstream_failures_in_a_row", "Failed calls in a row.", "server"),
+            "in_flight": add("upstream_in_flight", "Calls that are under way.", "server"),
+            "starts": add("upstream_starts", "Sessions since the gateway started.", "server"),
         }
-        circuit = Gauge(
-            "toolscout_upstream_circuit", "1 for the circuit of a server.", ["server", "circuit"], registry=registry
-        )
-        instants = {
-            name: Gauge(f"toolscout_upstream_{name}_timestamp_seconds", what, ["server"], registry=registry)
-            for name, what in (
-                ("answered_at", "When a server answered last. 0: never."),
-                ("last_error_at", "When a server failed last. 0: never."),
-            )
-        }
+        circuit = add("upstream_circuit", "1 for the circuit of a server.", "server", "circuit")
+        answered = add("upstream_answered_at_timestamp_seconds", "When a server answered last. 0: never.", "server")
+        failed = add("upstream_last_error_at_timestamp_seconds", "When a server failed last. 0: never.", "server")
         for server in state.servers:
-            up.labels(server.name, server.state).set(1)
+            server_state.labels(server.name, server.state).set(1)
             circuit.labels(server.name, server.circuit).set(1)
-            for name, gauge in instants.items():
-                gauge.labels(server.name).set(_parse_instant(getattr(server, name)))
+            answered.labels(server.name).set(_parse_instant(server.answered_at))
+            failed.labels(server.name).set(_parse_instant(server.last_error_at))
             for name, gauge in numbers.items():
                 gauge.labels(server.name).set(getattr(server, name))
         return generate_latest(registry)
@@ -183,32 +178,35 @@ def _parse_instant(text: str) -> float:
 
 
 def describe_states(upstreams: Upstreams, syncing: Collection[str], *, is_limited: bool) -> list[str]:
-    """Describe the servers that start or fail, for an answer to a search.
+    """Describe the servers that start or fail, and the other sources that are being read, for an answer to a search.
 
-    Args:
-        upstreams: the servers.
-        syncing: names of other sources that are being read.
-        is_limited: whether the caller has limited rights. Such a caller learns no names.
+    A caller with limited rights learns no names.
     """
     servers = upstreams.servers.values()
     starting = sorted({server.name for server in servers if server.state == "starting"} | set(syncing))
     failed = sorted((server.name, server.message) for server in servers if server.state == "error")
     n_unlisted = len(upstreams.list_unlisted())
-    notes = [f"{n_unlisted} of {len(servers)} servers are still starting: try again in 5 s"] if n_unlisted else []
+    notes = []
+    if n_unlisted:
+        notes.append(f"{n_unlisted} of {len(servers)} servers are still starting: try again in 5 s")
     if is_limited:
-        notes += [f"{len(starting)} servers are still starting"] if starting and not n_unlisted else []
-        return notes + ([f"{len(failed)} servers do not answer"] if failed else [])
-    named = [
-        f"server {name!r} is still starting: its newest tools may be missing" for name in starting[:MAX_NAMED_SERVERS]
-    ]
+        if starting and not n_unlisted:
+            notes.append(f"{len(starting)} servers are still starting")
+        if failed:
+            notes.append(f"{len(failed)} servers do not answer")
+        return notes
+    for name in starting[:MAX_NAMED_SERVERS]:
+        notes.append(f"server {name!r} is still starting: its newest tools may be missing")
     for name, why in failed[:MAX_NAMED_SERVERS]:
-        named.append(f"server {name!r} does not answer: {clip(make_plain(why), MAX_REASON_CHARS)}")
-    unnamed = len(starting) + len(failed) - len(named)
-    return notes + named + ([f"and {unnamed} more servers"] if unnamed else [])
+        notes.append(f"server {name!r} does not answer: {clip(make_plain(why), MAX_REASON_CHARS)}")
+    n_unnamed = sum(max(0, len(names) - MAX_NAMED_SERVERS) for names in (starting, failed))
+    if n_unnamed:
+        notes.append(f"and {n_unnamed} more servers")
+    return notes
 
 
 def read_states(home: Path) -> Iterator[GatewayState]:
-    """Yield the states of the gateways that run on this home. Files of those that were killed are removed."""
+    """Yield the states of the gateways that run on this home. A file is removed if its gateway no longer writes it."""
     for path in sorted((home / GATEWAYS_FOLDER).glob("*.json")):
         with suppress(OSError, msgspec.MsgspecError):
             if time.time() - path.stat().st_mtime > STALE_AFTER_S:
@@ -221,27 +219,23 @@ class HealthRoutes:
     """ASGI middleware that answers `/status` and `/metrics` to operators, and passes everything else on."""
 
     def __init__(self, inner: ASGIApp, health: Health, caller_key: str) -> None:
-        """Answer before `inner`.
-
-        Args:
-            inner: the application for everything else.
-            health: what is answered.
-            caller_key: where the scope of a request holds its caller.
-        """
+        """Answer before the application `inner`. `caller_key`: the key of the caller in the scope of a request."""
         self._inner, self._health, self._caller_key = inner, health, caller_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         from starlette.responses import JSONResponse, Response
 
-        if scope["type"] != "http" or scope["path"] not in ("/status", "/metrics") or scope["method"] != "GET":
+        is_get = scope["type"] == "http" and scope["method"] == "GET"
+        is_answered_here = is_get and scope["path"] in ("/status", "/metrics")
+        if not is_answered_here:
             await self._inner(scope, receive, send)
             return
         response: Response
         caller: Any = scope[self._caller_key]
         if not caller.operator:
             message = "Only an operator may do this. Ask for a key with the role `operator`."
-            response = JSONResponse({"error": message}, 403)
+            response = JSONResponse({"error": message}, HTTPStatus.FORBIDDEN)
         elif scope["path"] == "/status":
             response = Response(msgspec.json.encode(self._health.describe()), media_type="application/json")
         else:
@@ -256,4 +250,4 @@ class HealthRoutes:
             return Response(self._health.render_metrics(), media_type="text/plain; version=0.0.4")
         except ImportError:
             message = "Metrics need the package prometheus-client. Install toolscout[server]."
-            return JSONResponse({"error": message}, 501)
+            return JSONResponse({"error": message}, HTTPStatus.NOT_IMPLEMENTED)

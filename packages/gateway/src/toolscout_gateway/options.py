@@ -44,24 +44,18 @@ class Options:
 
 
 def choose_options(settings: Settings, configs: tuple[Path, ...], command_options: Mapping[str, Any]) -> Options:
-    """Choose the options of a gateway: those of the command line that were given, or else the settings.
-
-    Args:
-        settings: the settings.
-        configs: mcpServers files.
-        command_options: options of `toolscout gateway` by name; None, empty or False: not given.
-    """
+    """Choose the options of a gateway. The settings replace options of the command that are None, empty or False."""
     return Options(
-        configs,
-        command_options["pins"] or settings.pins,
-        command_options["allow_python"],
-        command_options["call_timeout"] or settings.call_timeout,
-        command_options["budget"] or settings.gateway_budget,
-        command_options["result_budget"] or settings.gateway_result_budget,
-        command_options["profile"] or "",
-        command_options["run_code"] or settings.run_code,
-        settings.run_code_writes,
-        settings.run_code_seconds,
+        configs=configs,
+        pins=command_options["pins"] or settings.pins,
+        allow_python=command_options["allow_python"],
+        call_timeout=command_options["call_timeout"] or settings.call_timeout,
+        budget=command_options["budget"] or settings.gateway_budget,
+        result_budget=command_options["result_budget"] or settings.gateway_result_budget,
+        profile=command_options["profile"] or "",
+        run_code=command_options["run_code"] or settings.run_code,
+        run_code_writes=settings.run_code_writes,
+        run_code_seconds=settings.run_code_seconds,
     )
 
 
@@ -71,6 +65,6 @@ def list_origins(store: Store, configs: tuple[Path, ...]) -> list[Origin]:
     The path of a file is written as `toolscout add` stores it, so that no file counts twice.
     """
     stored = [origin for origin in store.origins() if origin.kind == "mcp"]
-    stored_names = {(origin.locator, origin.name) for origin in stored}
+    stored_files = {origin.locator for origin in stored if origin.name is None}
     files = dict.fromkeys(os.path.abspath(path.expanduser()) for path in configs)
-    return [*stored, *(Origin(file, "mcp") for file in files if (file, None) not in stored_names)]
+    return [*stored, *(Origin(file, "mcp") for file in files if file not in stored_files)]

@@ -38,21 +38,17 @@ TITLES: Final = {
     "cursor": "Cursor",
     "vscode": "VS Code",
 }
-#: Addresses that a server listens at, and that stand for all of its machine.
+#: Addresses that mean "at every address of this machine": a server can listen there, but no client can connect to them.
 ANY_ADDRESS: Final = ("0.0.0.0", "::")
-#: Clients that start a program with a few variables of the environment only.
-FILTERING: Final = ("langgraph", "openai-agents", "pydantic-ai")
+#: Clients that keep most variables of the environment from the programs that they start.
+CLIENTS_WITHOUT_ENVIRONMENT: Final = ("langgraph", "openai-agents", "pydantic-ai")
 
 
 def render_entry(client: str, settings: Settings, configs: tuple[Path, ...], options: Mapping[str, Any]) -> str:
     """Return the text to paste: TOML for Codex, JSON for all others.
 
-    Args:
-        client: one of `CLIENTS`.
-        settings: of the home.
-        configs: mcpServers files of the gateway.
-        options: the other options of the command. `policy` is the file in force, and `names_policy` whether the user
-            named it: the gateway finds the home's own policy by itself, also after it was replaced or removed.
+    In `options`, `policy` is the file in force, and `names_policy` whether the user named it. Only then it is in the
+    entry: the gateway finds the home's own policy by itself, also after it was replaced or removed.
 
     Raises:
         UsageError: if the client cannot connect in this way.
@@ -60,11 +56,13 @@ def render_entry(client: str, settings: Settings, configs: tuple[Path, ...], opt
     entry = _build_http(client, options) if options["http"] else _build_stdio(client, settings, configs, options)
     if client == "codex":
         return "\n".join([f"[mcp_servers.{NAME}]", *(f"{key} = {_quote(value)}" for key, value in entry.items())])
-    if client != "openai-agents":
-        entry = {NAME: entry}
-        if client != "langgraph":
-            entry = {"servers" if client == "vscode" else "mcpServers": entry}
-    return json.dumps(entry, indent=2, ensure_ascii=False)
+    if client == "openai-agents":
+        configuration = entry
+    elif client == "langgraph":
+        configuration = {NAME: entry}
+    else:
+        configuration = {"servers" if client == "vscode" else "mcpServers": {NAME: entry}}
+    return json.dumps(configuration, indent=2, ensure_ascii=False)
 
 
 def _make_absolute(path: Path) -> str:
@@ -73,7 +71,7 @@ def _make_absolute(path: Path) -> str:
 
 
 def _quote(value: object) -> str:
-    """Write a text or a list of texts in TOML, whose strings allow what those of JSON do."""
+    """Write a text or a list of texts in TOML. It is written as JSON, which is valid TOML too."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -102,7 +100,7 @@ def _build_http(client: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_host(options: Mapping[str, Any]) -> str:
-    """Return the name by which a client reaches the gateway. 0.0.0.0 is no such name; it stands for this machine."""
+    """Return the host name or address for the URL of the gateway. In place of 0.0.0.0 it names this machine."""
     if options["names"]:
         return str(options["names"][0])
     host = str(options["host"])
@@ -121,9 +119,11 @@ def _build_stdio(
         "command": command[0],
         "args": [*command[1:], "gateway", *_list_options(settings, configs, options)],
     }
-    if client in ("langgraph", "vscode"):
-        entry = {"transport" if client == "langgraph" else "type": "stdio", **entry}
-    if options["policy"] and client in FILTERING:
+    if client == "langgraph":
+        entry = {"transport": "stdio", **entry}
+    elif client == "vscode":
+        entry = {"type": "stdio", **entry}
+    if options["policy"] and client in CLIENTS_WITHOUT_ENVIRONMENT:
         entry["env"] = {KEY_VARIABLE: f"${{{KEY_VARIABLE}}}"}
     elif options["policy"] and client == "codex":
         entry["env_vars"] = [KEY_VARIABLE]
@@ -132,11 +132,16 @@ def _build_stdio(
 
 def _list_options(settings: Settings, configs: tuple[Path, ...], options: Mapping[str, Any]) -> list[str]:
     """List the options of the gateway that the entry starts."""
-    words = ["--home", describe_home(settings.database) if settings.database else _make_absolute(settings.home)]
-    words += [word for path in configs for word in ("--config", _make_absolute(path))]
-    words += ["--discover"] * options["discover"] + ["--allow-python"] * options["allow_python"]
-    words += ["--run-code"] * options["run_code"]
+    home = describe_home(settings.database) if settings.database else _make_absolute(settings.home)
+    words = ["--home", home]
+    for path in configs:
+        words += ["--config", _make_absolute(path)]
+    flags = {"--discover": "discover", "--allow-python": "allow_python", "--run-code": "run_code"}
+    words += [flag for flag, name in flags.items() if options[name]]
     if options["names_policy"]:
         words += ["--policy", _make_absolute(options["policy"])]
-    words += ["--profile", options["profile"]] if options["profile"] else []
-    return words + [word for pin in options["pins"] for word in ("--pin", pin)]
+    if options["profile"]:
+        words += ["--profile", options["profile"]]
+    for pin in options["pins"]:
+        words += ["--pin", pin]
+    return words

@@ -25,7 +25,6 @@ from toolscout.trust.policy import Caller, ScopeMissing
 from toolscout_gateway.commands.client_entries import CLIENTS, KEY_VARIABLE, TITLES, render_entry
 
 if TYPE_CHECKING:
-    from toolscout.home.access.live_policy import LivePolicies
     from toolscout.home.access.profiles import Profiles
     from toolscout.home.access.tenants import TenantKeys
     from toolscout_gateway.access.permissions import Permissions
@@ -83,21 +82,22 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
         if not path.expanduser().is_file():
             raise SourceError(f"expected an mcpServers JSON file, found none at {path}")
     names_policy = options["policy"] is not None
+    serves_http = options["http"] and not options["print_config"]
 
     from toolscout.home.access import telemetry
+    from toolscout.home.access.live_policy import open_policies
 
     say = telemetry.start_logs(
         scout.settings.log_format, lambda text: echo(escape_line(f"toolscout: {text}"), err=True)
     )
-    keys = find_tenant_keys(scout, options["policy"], say) if options["http"] and not options["print_config"] else None
-    policies, profiles = _load_policies(scout, options), _load_profiles(scout, options)
+    keys = find_tenant_keys(scout, options["policy"], say) if serves_http else None
+    policies = open_policies(options["policy"], scout.settings.place)
+    options["policy"] = policies.path if policies.has_rules else None  # the file in force
+    if options["profile"] and serves_http:
+        raise click.UsageError("--profile is for standard input. Over HTTP each client chooses: /mcp/p/NAME.")
+    profiles = _load_profiles(scout, options["profile"])
     if options["print_config"]:
-        for path in configs:
-            load_entries(path.expanduser())  # raises for an invalid file, before an entry with it is printed
-        _warn_of_pins(scout, options["pins"], has_more=bool(configs) or discover)
-        shown = {**options, "discover": discover, "names_policy": names_policy}
-        echo(render_entry(options["print_config"], scout.settings, configs, shown))
-        _warn_of_followed_files(scout, options["print_config"])
+        _print_entry(scout, configs, {**options, "discover": discover, "names_policy": names_policy})
         return
     from toolscout_gateway import Gateway, choose_options
 
@@ -118,17 +118,27 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
         for sentence in policies.explain_idle_callers():
             gateway.say(sentence)
     with telemetry.start(scout.settings.telemetry, "toolscout-gateway", scout.settings.telemetry_share):
-        run_server(_serve, gateway, options)
+        run_server(_serve_http if serves_http else _serve_stdio, gateway, options)
 
 
-def _warn_of_pins(scout: Scout, pins: Sequence[str], *, has_more: bool) -> None:
-    """Print which pins name no tool. With `has_more`, pins of sources that are not in the catalogue are not judged."""
+def _print_entry(scout: Scout, configs: tuple[Path, ...], options: dict[str, Any]) -> None:
+    """Print the entry for a client's configuration, after a check of the files and pins in it."""
+    for path in configs:
+        load_entries(path.expanduser())  # raises for an invalid file
+    _warn_of_pins(scout, options["pins"], may_add_sources=bool(configs) or options["discover"])
+    echo(render_entry(options["print_config"], scout.settings, configs, options))
+    _warn_of_followed_files(scout, options["print_config"])
+
+
+def _warn_of_pins(scout: Scout, pins: Sequence[str], *, may_add_sources: bool) -> None:
+    """Print which pins name no tool. If the gateway may add sources, pins of sources that are not here may be right."""
     from toolscout.checks.references import Reference, explain_unknown
 
-    present = {source.name for source in scout.sources()}
-    sources = {source for pin in pins if (source := pin.partition("/")[0]) != pin}
+    awaited: set[str] = set()
+    if may_add_sources:
+        awaited = {pin.partition("/")[0] for pin in pins if "/" in pin} - {source.name for source in scout.sources()}
     references = [Reference("A pin names", pin, "tool") for pin in pins]
-    for sentence in explain_unknown(scout, references, sources - present if has_more else ()):
+    for sentence in explain_unknown(scout, references, awaited):
         echo(escape_line(f"toolscout: {sentence}"), err=True)
 
 
@@ -145,36 +155,22 @@ def _warn_of_followed_files(scout: Scout, client: str) -> None:
             echo(escape_line(sentence), err=True)
 
 
-def _load_policies(scout: Scout, options: dict[str, Any]) -> LivePolicies:
-    """Load the policy file that is named, or the home's. `options` then names the file in force, or None.
+def _load_profiles(scout: Scout, required: str | None) -> Profiles:
+    """Load the profiles of the home.
 
     Raises:
-        ConfigError: if a file that is named is missing, or a file is invalid.
-    """
-    from toolscout.home.access.live_policy import open_policies
-
-    policies = open_policies(options["policy"], scout.settings.place)
-    options["policy"] = policies.path if policies.has_rules else None
-    return policies
-
-
-def _load_profiles(scout: Scout, options: dict[str, Any]) -> Profiles:
-    """Load the profiles of the home, and check the one that is named.
-
-    Raises:
-        NotFound: if there is none of this name.
+        NotFound: if the profile `required` is not among them.
     """
     from toolscout.home.access.profiles import PROFILE_FILE, Profiles
 
-    if options["profile"] and options["http"] and not options["print_config"]:
-        raise click.UsageError("--profile is for standard input. Over HTTP each client chooses: /mcp/p/NAME.")
     place = scout.settings.place
     profiles = Profiles(place)
-    left_behind = local_folder(place) / PROFILE_FILE
-    if find_shared(place) and not profiles.has_file and left_behind.exists():
-        echo(f"{left_behind} is not read: store it in the database with  toolscout profiles {left_behind}", err=True)
-    if options["profile"]:
-        profiles.require(options["profile"])
+    file = local_folder(place) / PROFILE_FILE
+    has_no_stored_profiles = bool(find_shared(place)) and not profiles.has_file
+    if has_no_stored_profiles and file.exists():
+        echo(f"{file} is not read: store it in the database with  toolscout profiles {file}", err=True)
+    if required:
+        profiles.require(required)
     return profiles
 
 
@@ -200,23 +196,25 @@ async def _serve_tenants(scout: Scout, keys: TenantKeys, chosen: Options, option
         )
 
 
-async def _serve(gateway: Any, options: dict[str, Any]) -> None:
-    """Serve one gateway, over HTTP or standard input and output, until its client goes or a signal stops it."""
+async def _serve_stdio(gateway: Any, options: dict[str, Any]) -> None:
+    """Serve one gateway over standard input and output, until its client goes or a signal stops it."""
     import anyio
 
+    speaker = _identify_speaker(gateway.permissions, options["policy"])
+    gateway.say(f"serving {speaker.name} over standard input and output")
+    async with anyio.create_task_group() as group:
+        async with gateway.running():
+            group.start_soon(_stop_at_signal, gateway)
+            await gateway.serve_stdio()
+        group.cancel_scope.cancel()
+
+
+async def _serve_http(gateway: Any, options: dict[str, Any]) -> None:
+    """Serve one gateway over HTTP, until a signal stops it."""
     from toolscout.home.access.http import check_host
     from toolscout_gateway.access.http import serve
     from toolscout_gateway.access.permissions import PATH
 
-    if not options["http"]:
-        speaker = _identify_speaker(gateway.permissions, options["policy"])
-        gateway.say(f"serving {speaker.name} over standard input and output")
-        async with anyio.create_task_group() as group:
-            async with gateway.running():
-                group.start_soon(_stop_at_signal, gateway)
-                await gateway.serve_stdio()
-            group.cancel_scope.cancel()
-        return
     permissions = gateway.permissions
     check_host(permissions.policies, options["host"])
     if options["policy"] is None:
@@ -254,10 +252,7 @@ def _identify_speaker(permissions: Permissions, policy: Path | None) -> Caller:
 
 
 async def _stop_at_signal(gateway: Any) -> None:
-    """Stop the servers at a signal, then kill the program.
-
-    A thread that waits for input would otherwise never end.
-    """
+    """Stop the servers at a signal, then kill the program: the thread that waits for input would keep it alive."""
     import anyio
 
     from toolscout.home.access import telemetry

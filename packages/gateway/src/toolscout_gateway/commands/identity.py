@@ -47,16 +47,17 @@ def list_command(ctx: click.Context, home: str | None, as_json: bool) -> None:
     rows = vault.describe_sign_ins() if vault.has_key else []
     total = vault.count()
     opened = len(list(vault.list_entries())) if vault.has_key else 0
+    unopened = total - opened
     if as_json:
-        print_json({"sign_ins": rows, "entries": total, "unopened": total - opened})
+        print_json({"sign_ins": rows, "entries": total, "unopened": unopened})
         return
     if rows:
         columns = [("caller", "left"), ("subject", "left"), ("server", "wrap"), ("issuer", "wrap")]
         print_table(columns, [tuple(row.values()) for row in rows])
     else:
         echo("Nobody is signed in.")
-    if total > opened:
-        entries = count_things(total - opened, "entry", "entries")
+    if unopened > 0:
+        entries = count_things(unopened, "entry", "entries")
         echo(f"{entries} cannot be opened. Set {SEALING_VARIABLE} to the key with which they were written.")
 
 
@@ -74,7 +75,8 @@ def forget_command(ctx: click.Context, caller: str, server: str | None, home: st
     count = 0
     for entry in list(vault.list_entries()):
         person, url = str(entry.get("person", "")), str(entry.get("url", ""))
-        if person.partition("\n")[0] == caller and server in (None, url):
+        name, _, _ = person.partition("\n")  # the subject of the caller's token may follow
+        if name == caller and server in (None, url):
             vault.forget(person, url)
             count += 1
     if not count:

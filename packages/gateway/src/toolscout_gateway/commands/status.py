@@ -48,13 +48,11 @@ def _print_gateways(gateways: Sequence[GatewayState], home: Home) -> None:
     columns = [("server", "left"), ("state", "left"), ("circuit", "left"), ("calls", "right"), ("failed", "right")]
     columns += [("last answer", "left"), ("last error", "wrap")]
     for gateway in gateways:
-        rows = [
-            (
-                *(server.name, server.state, server.circuit, f"{server.calls:,}", f"{server.failed_calls:,}"),
-                *(_shorten_instant(server.answered_at), _describe_error(server)),
-            )
-            for server in gateway.servers
-        ]
+        rows = []
+        for server in gateway.servers:
+            calls, failed = f"{server.calls:,}", f"{server.failed_calls:,}"
+            last_answer, last_error = _shorten_instant(server.answered_at), _describe_error(server)
+            rows.append((server.name, server.state, server.circuit, calls, failed, last_answer, last_error))
         print_table(columns, rows, title=f"process {gateway.pid}: {gateway.processes} of {gateway.max_processes} slots")
 
 
