@@ -82,10 +82,10 @@ class Turns:
 
     def __init__(self, turns: int = MAX_PROGRAMS) -> None:
         """Let `turns` programs run at the same time."""
-        self._turns, self._most_of_caller = turns, max(1, min(MAX_PROGRAMS_OF_CALLER, turns - 1))
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = (
-            OrderedDict()
-        )  # caller → turns; who is next is first
+        self._turns = turns
+        self._most_of_caller = max(1, min(MAX_PROGRAMS_OF_CALLER, turns - 1))  # leaves a turn for other callers
+        # caller → the turns that they wait for, in the order in which callers get one
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self._running: Counter[str] = Counter()
 
     @asynccontextmanager
@@ -107,7 +107,8 @@ class Turns:
             await turn
             yield
         finally:
-            if turn.done() and not turn.cancelled():
+            was_given = turn.done() and not turn.cancelled()
+            if was_given:
                 self._running[caller] -= 1
             else:
                 self._drop(caller, turn)
@@ -118,7 +119,7 @@ class Turns:
         while self._running.total() < self._turns:
             caller = next((name for name in self._waiting if self._running[name] < self._most_of_caller), None)
             if caller is None:
-                self._running += Counter()  # forgets who runs nothing
+                self._running += Counter()  # this drops the callers with a count of 0
                 return
             queue = self._waiting.pop(caller)
             turn = queue.popleft()
@@ -141,13 +142,7 @@ class Programs:
     """Runs the programs that agents give to `run_code`, each in a process that was started in advance."""
 
     def __init__(self, options: Options, permissions: Permissions, router: Router, relay: Relay) -> None:
-        """Run programs.
-
-        Args:
-            options: how long a program may run, and whether it may write.
-            permissions: bound the size and the rate of calls.
-            router: makes the calls.
-            relay: lets a program wait for the answer to a question.
+        """Run programs. `permissions` bound their calls, `router` makes them, `relay` lets them wait for answers.
 
         Raises:
             Unavailable: if this system cannot keep a program from files and network.
@@ -163,17 +158,20 @@ class Programs:
 
     async def keep_ready(self) -> None:
         """Keep processes ready until cancelled."""
-        waiting: Worker | Unavailable | None = None
+        next_one: Worker | Unavailable | None = None
         try:
             while True:
                 try:
-                    waiting = await Worker.start(self._isolation, self._limits)
+                    next_one = await Worker.start(self._isolation, self._limits)
                 except Unavailable as error:
-                    waiting = error
-                await self._ready.put(waiting)
-                waiting = None
+                    next_one = error  # `_take_worker` raises it
+                await self._ready.put(next_one)
+                next_one = None
         finally:
-            for worker in (waiting, *(self._ready.get_nowait() for _ in range(self._ready.qsize()))):
+            unused = [next_one]
+            while not self._ready.empty():
+                unused.append(self._ready.get_nowait())
+            for worker in unused:
                 if isinstance(worker, Worker):
                     await worker.stop()
 
@@ -196,10 +194,7 @@ class Programs:
     ) -> CallToolResult | InputRequiredResult:
         """Run a program for a caller, or go on with one whose call waited for the answer to a question.
 
-        Args:
-            exchange: the caller's request.
-            code: the program.
-            search_id: of the search that led to it; its calls count for this search.
+        The calls of the program count for the search `search_id`.
 
         Raises:
             Unavailable: if no process can be started, too many programs of the caller wait, or the question is no
@@ -217,10 +212,10 @@ class Programs:
         """Run a program in a process. At most `MAX_CALLS_AT_ONCE` of its calls run at the same time."""
         import anyio
 
-        turns = anyio.CapacityLimiter(MAX_CALLS_AT_ONCE)
+        limiter = anyio.CapacityLimiter(MAX_CALLS_AT_ONCE)
 
         async def answer_call(id: str, arguments: dict[str, Any]) -> tuple[Any, str]:
-            async with turns:
+            async with limiter:
                 return await self._call(exchange, id, arguments, search_id)
 
         worker = await self._take_worker()
@@ -245,7 +240,7 @@ class Programs:
             return None, str(error)
         except MCPError as error:
             return None, show.clip(show.make_plain(error.message), MAX_ERROR_CHARS)
-        if inner.notes:  # the router put them last; they are for the agent, and no part of the value
+        if inner.notes:  # the last block of the result has them; they are for the agent, not for the program
             result = result.model_copy(update={"content": result.content[:-1]})
             exchange.notes += [note for note in inner.notes if note not in exchange.notes]
         return _read_value(result)
@@ -255,28 +250,28 @@ def _make_answer(outcome: Outcome, notes: list[str]) -> CallToolResult:
     """Make the answer to the agent: what the program printed, and its error."""
     from mcp_types import CallToolResult, TextContent
 
-    printed = outcome.output.rstrip("\n") if outcome.output.strip() else ""
-    if not printed and not outcome.error:
-        printed = NO_OUTPUT
+    printed = outcome.output.rstrip("\n")
+    if not printed.strip():
+        printed = "" if outcome.error else NO_OUTPUT
     texts = [sanitise(text) for text in (printed, outcome.error) if text]  # a program prints what servers sent
     texts += [f"Note of the gateway: {'; '.join(notes[:MAX_PROGRAM_NOTES])}."] if notes else []
     return CallToolResult(content=[TextContent(text=text) for text in texts], is_error=bool(outcome.error))
 
 
 def _read_value(result: CallToolResult) -> tuple[Any, str]:
-    """Return what a program gets for a result: structured content, a text, or a list of parts.
+    """Return what a program gets for a result: its value (structured content, a text, or a list of blocks), its error.
 
-    The program's own process decodes a text that is JSON (`sandbox.child`): megabytes of it would hold all callers
-    here.
+    The program's own process decodes a text that is JSON (`sandbox.child`), because all callers would wait if megabytes
+    were decoded here.
     """
-    parts = [
-        part.text if part.type == "text" else part.model_dump(mode="json", by_alias=True) for part in result.content
-    ]
     if result.is_error:
-        words = " ".join(part for part in parts if isinstance(part, str))
+        words = " ".join(block.text for block in result.content if block.type == "text")
         return None, show.clip(show.make_plain(words), MAX_ERROR_CHARS) or "the tool failed without saying why"
     if HANDLE in (result.meta or {}):
         return None, "the result is too large for a program: ask for less, or use call_tool and read_result"
     if result.structured_content is not None:
         return result.structured_content, ""
-    return (parts[0] if len(parts) == 1 else parts), ""
+    blocks = [
+        block.text if block.type == "text" else block.model_dump(mode="json", by_alias=True) for block in result.content
+    ]
+    return (blocks[0] if len(blocks) == 1 else blocks), ""

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Protocol"]
 
-ANNOUNCE_PAUSE_S: Final = 0.2  # changes within this time are told once
+ANNOUNCE_PAUSE_S: Final = 0.2  # clients are told once of all changes within this time
 SET_LEVEL_S: Final = 5.0  # time that a server has to take a log level
 GREETINGS: Final = ("initialize", "server/discover")  # the requests whose answers hold the instructions
 Change = type[ToolListChangedNotification | PromptListChangedNotification | ResourceListChangedNotification]
@@ -91,15 +91,7 @@ class Protocol:
     def __init__(
         self, upstreams: Upstreams, permissions: Permissions, tools: AgentTools, offers: Offers, *, runs_code: bool
     ) -> None:
-        """Connect the handlers of all requests.
-
-        Args:
-            upstreams: the servers behind the gateway.
-            permissions: who is calling, and what they may do.
-            tools: answers the requests for tools.
-            offers: answers the requests for resources and prompts.
-            runs_code: whether the instructions name `run_code`.
-        """
+        """Connect the handlers of all requests. `runs_code`: whether the instructions name `run_code`."""
         self._upstreams, self._permissions, self._tools, self._offers = upstreams, permissions, tools, offers
         self._relay, self._say = upstreams.host.relay, upstreams.host.say
         self._bus = InMemorySubscriptionBus()
@@ -107,10 +99,10 @@ class Protocol:
         self._resources = OfferedResources(offers, self._skills, self._identify)
         self._prompts = OfferedPrompts(offers, self._identify)
         self._subscriptions = Subscriptions(offers, self._identify, self._bus)
-        self._announced: set[Change] = set()  # changes of which clients are told in a moment; more of them are joined
-        upstreams.host.on_notification = self._receive
+        self._announced: set[Change] = set()  # kinds of changes that clients are told in a moment
+        upstreams.host.on_notification = self._pass_notification
         upstreams.host.on_session = self._begin_session
-        self.server = self._make_server(show.INSTRUCTIONS + show.RUN_CODE_INSTRUCTIONS * runs_code)
+        self.server = self._make_server(show.INSTRUCTIONS + (show.RUN_CODE_INSTRUCTIONS if runs_code else ""))
 
     def _make_server(self, instructions: str) -> Server[Any]:
         """Make the SDK's server with all handlers. Middleware seals what clients bring back with an answer."""
@@ -146,8 +138,8 @@ class Protocol:
     async def _receive_request(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Receive a request or notification: name the caller to `FairThreads`, and add the profile's instructions.
 
-        After a client's notification that it is ready this sleeps, and so keeps the client among those that are told of
-        changes, until the SDK cancels it at the end of the connection.
+        When a client has initialised its session, this sleeps until the SDK cancels it at the end of the connection.
+        Meanwhile `Relay` tells the client of changes.
         """
         with contextlib.suppress(Denied):
             WORKING_FOR.set(self._permissions.get_caller(ctx).person)
@@ -156,7 +148,8 @@ class Protocol:
             profile = profile_of(self._permissions.get_caller(ctx))
             if profile is not None and profile.instructions:
                 return {**result, "instructions": f"{profile.instructions}\n\n{result.get('instructions') or ''}"}
-        elif ctx.method == "notifications/initialized" and self._relay.find_client(ctx.session) is None:
+        has_begun = ctx.method == "notifications/initialized"
+        if has_begun and self._relay.find_client(ctx.session) is None:
             async with self._relay.keep_client(ctx.session, self._permissions.get_caller(ctx).person):
                 await anyio.sleep_forever()
         return result
@@ -175,8 +168,9 @@ class Protocol:
     # --- clients
 
     async def _set_level(self, context: ServerRequestContext[Any, Any], params: SetLevelRequestParams) -> EmptyResult:
-        """Note which log messages a client wants, and have the servers send what the keenest client wants."""
-        if (client := self._relay.find_client(context.session)) is not None:
+        """Note which log messages a client wants, and set the level of the servers that run; see `_pass_level`."""
+        client = self._relay.find_client(context.session)
+        if client is not None:
             client.log_level = params.level
         for upstream in self._upstreams.servers.values():
             if upstream.is_in_catalogue:
@@ -215,27 +209,27 @@ class Protocol:
         if capabilities.prompts is not None:
             self._announce(PromptListChangedNotification)
 
-    async def _receive(self, source: str, message: object) -> None:
-        """Pass on a notification of a server. `source`: the key of its session, which begins with the source."""
+    async def _pass_notification(self, session_key: str, message: object) -> None:
+        """Pass on a notification of a server."""
         if isinstance(message, ResourceUpdatedNotification):
-            await self._subscriptions.pass_update(source, str(message.params.uri))
+            await self._subscriptions.pass_update(session_key, str(message.params.uri))
         elif isinstance(message, ElicitCompleteNotification):
-            await self._relay.pass_completion(source, message.params.elicitation_id)
+            await self._relay.pass_completion(session_key, message.params.elicitation_id)
         elif isinstance(message, ToolListChangedNotification):
-            name = source.partition("\n")[0]  # the key of a caller's session names the caller too
-            if any(id.partition("/")[0] == name for id in self._tools.list_all_pins()):
-                self._announce(ToolListChangedNotification)
+            source, _, _ = session_key.partition("\n")  # the key of a caller's own session names the caller after it
+            if any(id.partition("/")[0] == source for id in self._tools.list_all_pins()):
+                self._announce(ToolListChangedNotification)  # clients only see the tools that are pinned
         elif isinstance(message, (PromptListChangedNotification, ResourceListChangedNotification)):
-            self._offers.doubt_lists(source)
+            self._offers.doubt_lists(session_key)
             self._announce(type(message))
 
     def _announce(self, change: Change) -> None:
         """Tell clients of a change, once for all changes of the same kind in a short time."""
         if change not in self._announced and self._relay.group is not None:
             self._announced.add(change)
-            self._relay.group.start_soon(self._tell, change)
+            self._relay.group.start_soon(self._tell_clients, change)
 
-    async def _tell(self, change: Change) -> None:
+    async def _tell_clients(self, change: Change) -> None:
         """Wait for further changes of this kind, then tell all clients of them at once."""
         await anyio.sleep(ANNOUNCE_PAUSE_S)
         self._announced.discard(change)

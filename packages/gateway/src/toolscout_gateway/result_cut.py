@@ -50,7 +50,7 @@ class BlockCutter:
         shown = ".".join(map(str, path))
         if block.type in ("image", "audio"):
             data, size = self._read(path, self._media_room)
-            if len(data) < size:
+            if len(data) < size:  # a part of a picture or sound cannot be shown
                 self.left_out.append(f"{shown} ({block.mime_type[:40]}, {size:,} bytes of base64)")
                 return None
             self._media_room -= size
@@ -60,7 +60,8 @@ class BlockCutter:
             self._room -= size
             return _set_value(block, value_path, decode_head(head, is_whole=True))
         text = decode_head(head, is_whole=False)
-        if value_path[-1] == "blob" or self._room < MIN_TEXT_BYTES:
+        is_binary = value_path[-1] == "blob"
+        if is_binary or self._room < MIN_TEXT_BYTES:
             self.left_out.append(f"{shown} ({size:,} bytes)")
             return None
         self._room = 0
@@ -84,21 +85,16 @@ def _find_value_path(block: Any) -> tuple[str, ...] | None:
 
 
 def _set_value(block: Any, value_path: tuple[str, ...], value: str) -> Any:
-    *inside_resource, field = value_path
-    if inside_resource:
+    field = value_path[-1]
+    if block.type == "resource":
         return block.model_copy(update={"resource": block.resource.model_copy(update={field: value})})
     return block.model_copy(update={field: value})
 
 
 def prune_value(value: object, room: int, path: str, left_out: list[str], depth: int = 0) -> object:
-    """Shorten a JSON value to about `room` bytes of JSON.
+    """Return a JSON value shortened to about `room` bytes of JSON. `left_out` receives a phrase for what is missing.
 
-    Args:
-        value: the value. It is not changed.
-        room: bytes.
-        path: of the value in the result, for `left_out`.
-        left_out: receives a phrase for everything that is missing.
-        depth: how many objects and lists are around the value.
+    `path` is the place of the value in the result, and `depth` how many objects and lists are around it.
     """
     if _measure(value) <= room:
         return value
@@ -135,9 +131,7 @@ def _prune_list(values: list[object], room: int, path: str, left_out: list[str],
         if size > room and kept:
             break
         kept.append(prune_value(value, room - 1, f"{path}.{index}", left_out, depth + 1))
-        room -= size  # of the entire value: after one that was shortened nothing more fits
-        if room <= 0:
-            break
+        room -= size  # if the first value was shortened, this is less than 0, and the loop ends
     if len(kept) < len(values):
         left_out.append(f"{_shorten_path(path)} ({len(values) - len(kept):,} of {len(values):,} values)")
     return kept
@@ -146,22 +140,23 @@ def _prune_list(values: list[object], room: int, path: str, left_out: list[str],
 def _prune_object(
     fields: dict[str, object], room: int, path: str, left_out: list[str], depth: int
 ) -> dict[str, object]:
-    """Keep the small values whole, and share what is left among the large ones."""
+    """Keep the small values whole, and divide the room that is left among the large ones."""
     sizes = {key: _measure(value) for key, value in fields.items()}
-    shares: dict[str, int] = {}  # key → bytes for its value
+    value_rooms: dict[str, int] = {}  # key → most bytes of its value
     room -= 2  # for the braces
     for n_done, key in enumerate(sorted(fields, key=lambda key: sizes[key])):
-        share = room // (len(fields) - n_done) - _measure(key) - 2  # without the key, its colon and its comma
-        if share < MIN_TEXT_BYTES and sizes[key] > share:
-            break
-        shares[key] = min(sizes[key], share)
-        room -= shares[key] + _measure(key) + 2
-    if len(shares) < len(fields):
-        left_out.append(f"{_shorten_path(path)} ({len(fields) - len(shares):,} of {len(fields):,} keys)")
+        key_size = _measure(key) + 2  # with its colon and its comma
+        value_room = room // (len(fields) - n_done) - key_size
+        if value_room < MIN_TEXT_BYTES and sizes[key] > value_room:
+            break  # neither this value nor a larger one fits
+        value_rooms[key] = min(sizes[key], value_room)
+        room -= value_rooms[key] + key_size
+    if len(value_rooms) < len(fields):
+        left_out.append(f"{_shorten_path(path)} ({len(fields) - len(value_rooms):,} of {len(fields):,} keys)")
     return {
-        key: prune_value(value, shares[key], f"{path}.{key}", left_out, depth + 1)
+        key: prune_value(value, value_rooms[key], f"{path}.{key}", left_out, depth + 1)
         for key, value in fields.items()
-        if key in shares
+        if key in value_rooms
     }
 
 
