@@ -56,14 +56,14 @@ def make_private_folder(folder: Path) -> None:
 
 
 def refuse_links(path: Path) -> None:
-    """Refuse a path inside a home that is a link, or is below one: what is written there would be elsewhere.
+    """Refuse a path that is a link inside a home, or is below one, because toolscout would write somewhere else.
 
-    The home itself may be a link, since its owner chose its path. So a link counts if its parent is a home.
+    The home itself may be a link, since its owner chose its path.
 
     Raises:
         StoreError: if there is such a link; the message names it.
     """
-    for folder in (path, *list(path.parents)[:MAX_DEPTH_IN_HOME]):
+    for folder in (path, *path.parents[:MAX_DEPTH_IN_HOME]):
         if folder.is_symlink() and any((folder.parent / name).exists() for name in HOME_FILES):
             raise StoreError(
                 f"{folder} is a link to another place, and toolscout does not write there. Replace it by a folder."
@@ -71,22 +71,17 @@ def refuse_links(path: Path) -> None:
 
 
 def open_private(path: Path, flags: int) -> int:
-    """Open or create a file that only its owner can read and write. Returns the descriptor.
-
-    Args:
-        path: of the file.
-        flags: as for `os.open`.
-    """
-    descriptor = os.open(path, flags | os.O_CREAT, FILE_MODE)
-    with contextlib.suppress(OSError):  # the file belongs to somebody else
-        os.fchmod(descriptor, FILE_MODE)  # a file that was there may be open to others
+    """Open or create a file that only its owner can read and write. Returns the descriptor; flags as for `os.open`."""
+    descriptor = os.open(path, flags | os.O_CREAT, FILE_MODE)  # the mode is for a new file alone
+    with contextlib.suppress(OSError):  # a file of another owner keeps its mode
+        os.fchmod(descriptor, FILE_MODE)
     return descriptor
 
 
 def tighten(path: Path) -> bool:
     """Remove the permissions of group and others from a file or folder. Returns whether there were any to remove.
 
-    Links stay as they are, and so does what this process may not change.
+    Links are left as they are, and so are files that this process may not change.
     """
     with contextlib.suppress(OSError):
         mode = path.lstat().st_mode
@@ -153,23 +148,24 @@ def _walk_inner_first(folder: Path) -> Iterator[Path]:
     yield folder
 
 
-def read_plain_file(path: Path, most: int = MAX_READ_BYTES) -> bytes:
-    """Read a file of at most `most` bytes. A pipe is refused, because the reader would wait for ever.
+def read_plain_file(path: Path, max_bytes: int = MAX_READ_BYTES) -> bytes:
+    """Read a file of at most `max_bytes` bytes. A pipe is refused, because the reader would wait for ever.
 
     Raises:
         OSError: if there is no file, it is no plain file, or it is larger.
     """
-    # Without O_NONBLOCK, to open a pipe waits for a writer. Some systems lack one of the flags.
+    # Without O_NONBLOCK, opening a pipe would wait for a writer. Some systems lack O_NONBLOCK or O_BINARY.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(path, flags), "rb") as stream:
         status = os.fstat(stream.fileno())
-        if not stat.S_ISREG(status.st_mode) or status.st_size > most:
-            raise OSError(errno.EINVAL, f"expected a plain file of at most {most:,} bytes", str(path))
-        return stream.read(most)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > max_bytes:
+            raise OSError(errno.EINVAL, f"expected a plain file of at most {max_bytes:,} bytes", str(path))
+        return stream.read(max_bytes)
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """Replace or create a private file atomically. The new content survives a loss of power."""
+    # The name belongs to this thread, so two writers of one file do not mix their contents.
     partial = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.partial")
     with open(open_private(partial, os.O_WRONLY | os.O_TRUNC), "wb") as stream:
         stream.write(content)

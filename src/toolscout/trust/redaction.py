@@ -53,8 +53,7 @@ _JOINED_WORDS: Final = "密码|密碼|口令|パスワード|暗証番号|비밀
 #: "password" in twenty-five languages, in the forms that sentences need.
 _PASSWORD_WORDS: Final = (
     r"contrase(?:ñ|n)a|contrasenya|mot[ _-]?de[ _-]?passe|\bmdp|kennwort|losungswort|senha|palavra[ _-]?passe"
-    r"|wachtwoord"
-    r"|parol[aă](?:[ ]d['’]ordine|[ ]chiave|m)?"
+    r"|wachtwoord|parol[aă](?:[ ]d['’]ordine|[ ]chiave|m)?"
     r"|has(?:ł|l)(?:o|em)|(?:ş|s)ifre(?:m)?|парол(?:ь|я|ем)|l(?:ö|o)senord(?:et)?"
     r"|passord(?:et)?|adgangskode(?:n)?|salasana(?:ni)?|heslo|jelsz(?:ó|o|avam)|κωδικ(?:ό|ο)ς|(?:kata[ _-]?)?\bsandi"
     r"|كلمة[ ](?:ال)?(?:مرور|سر)|סיסמ[האת]+|पासवर्ड|m(?:ậ|a)t[ ]kh(?:ẩ|a)u"
@@ -138,8 +137,7 @@ _PHONE: Final = re.compile(
 #: Values that are not secret: placeholders, references to variables, words about credentials.
 _PLACEHOLDER: Final = re.compile(
     r"[\"']?(?:\$[\w{(].*|%\w+%|<.*|\*+|x{3,}|\.{3,}|\{.*|null|none|true|false|undefined|required|optional"
-    r"|string|str|bool"
-    r"|int|bytes|text|bearer|basic|missing|expired|invalid|wrong|empty|your[_-].*"
+    r"|string|str|bool|int|bytes|text|bearer|basic|missing|expired|invalid|wrong|empty|your[_-].*"
     r"|process\.env\..*|os\.environ.*|env\.\w+)[\"']?[.!?]?",
     re.I,
 )
@@ -184,29 +182,37 @@ def redact(text: str, *, personal: bool = False) -> str:
     """
     text = text[:MAX_REDACTED_CHARS]
     covered = _cover_text(text, personal)
-    visible = sanitise(text)  # without invisible characters, which may have kept a part of a secret
+    visible = sanitise(text)  # invisible characters inside a secret hide it from the patterns
     if visible != text:
         visible_covered = _cover_text(visible, personal)
-        if visible_covered != visible:
+        has_secret = visible_covered != visible
+        if has_secret:
             covered = visible_covered
-    # Also without signs that split a token: joints of strings (`"abc" + "def"`) and line breaks.
+    # Joints of strings (`"abc" + "def"`) and line breaks inside a token hide it too.
     plain = _SPLIT.sub("", _remove_disguise(text))
     if plain != text:
         plain_covered = _cover_text(plain, personal)
-        if plain_covered.count(COVER) > covered.count(COVER):  # a disguise hid a secret
+        has_disguised_secret = plain_covered.count(COVER) > covered.count(COVER)
+        if has_disguised_secret:
             return plain_covered
     return covered
 
 
 def _remove_disguise(text: str) -> str:
     """Return a text without look-alike and invisible letters, accents and escapes, as the patterns expect it."""
-    if "%" in text or "&#" in text or "\\u" in text or "\\x" in text:
-        text = html.unescape(unquote(_ESCAPED.sub(lambda match: chr(int(match[1] or match[2], 16)), text)))
+    if any(sign in text for sign in ("%", "&#", "\\u", "\\x")):
+        text = html.unescape(unquote(_ESCAPED.sub(_decode_escape, text)))
     text = sanitise(text)
     if text.isascii():
         return text
-    letters = unicodedata.normalize("NFKD", fold(text))
+    letters = unicodedata.normalize("NFKD", fold(text))  # accents become characters of their own
     return "".join(letter for letter in letters if not unicodedata.combining(letter))
+
+
+def _decode_escape(match: re.Match[str]) -> str:
+    r"""Return the character of an escape, which is A for `\u0041` and `\x41`."""
+    hexadecimal = match[1] or match[2]
+    return chr(int(hexadecimal, 16))
 
 
 def _cover_text(text: str, personal: bool) -> str:
@@ -215,17 +221,25 @@ def _cover_text(text: str, personal: bool) -> str:
     Most texts have no secret. So before each slow pattern, a fast one looks for a part that every match has.
     """
     if "-----BEGIN" in text or "PuTTY-User-Key-File" in text:
-        text = _PUTTY_KEY.sub(COVER, _PRIVATE_KEY.sub(COVER, text))
+        text = _PRIVATE_KEY.sub(COVER, text)
+        text = _PUTTY_KEY.sub(COVER, text)
     if "://" in text:
-        text = _HOOKS.sub(_cover_value, _USER_INFO.sub(_cover_value, text))
+        text = _USER_INFO.sub(_cover_value, text)
+        text = _HOOKS.sub(_cover_value, text)
     if _MAY_NAME.search(text):
         if _SECRET_STEM.search(text):
-            text = _NAMED_VALUE.sub(_cover_named, _COOKIES.sub(_cover_value, text))
-        text = _USER_OPTION.sub(_cover_value, _SCHEMES.sub(_cover_value, text))
+            text = _COOKIES.sub(_cover_value, text)
+            text = _NAMED_VALUE.sub(_cover_named, text)
+        text = _SCHEMES.sub(_cover_value, text)
+        text = _USER_OPTION.sub(_cover_value, text)
     text = _MAY_BE_TOKEN.sub(_cover_tokens, text)
     if _MAY_NUMBER.search(text):
-        text = _CARDS.sub(_cover_card, _IBAN.sub(_cover_iban, text))
-    return _PHONE.sub(COVER, _EMAIL.sub(COVER, text)) if personal else text
+        text = _IBAN.sub(_cover_iban, text)
+        text = _CARDS.sub(_cover_card, text)
+    if personal:
+        text = _EMAIL.sub(COVER, text)
+        text = _PHONE.sub(COVER, text)
+    return text
 
 
 def is_card(number: str) -> bool:
@@ -233,14 +247,17 @@ def is_card(number: str) -> bool:
     digits = [int(letter) for letter in number if letter.isdigit()]
     if not _CARD_ISSUERS.fullmatch("".join(map(str, digits))):
         return False
-    doubled = (sum(divmod(2 * digit, 10)) for digit in digits[-2::-2])  # every second digit, from the right
-    return (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0
+    # Every second digit, from the right, is doubled. If that gives two digits, both are added.
+    doubled = [2 * digit for digit in digits[-2::-2]]
+    total = sum(digits[-1::-2]) + sum(number // 10 + number % 10 for number in doubled)
+    return total % 10 == 0
 
 
 def is_iban(text: str) -> bool:
     """Return whether a text is an IBAN, by its length and its check digits (ISO 13616)."""
     iban = text.replace(" ", "")
-    number = int("".join(str(int(letter, 36)) for letter in iban[4:] + iban[:4]))  # A is 10, Z is 35
+    # For the check, the country and the check digits move to the end, and each letter is a number: A is 10, Z is 35.
+    number = int("".join(str(int(letter, 36)) for letter in iban[4:] + iban[:4]))
     return len(iban) in IBAN_CHARS and number % 97 == 1
 
 
@@ -269,7 +286,8 @@ def _is_random(text: str) -> bool:
 def _compile_tokens() -> re.Pattern[str]:
     """Return a pattern of every token in `data/tokens.txt`."""
     lines = TOKENS_FILE.read_text(encoding="utf-8").splitlines()
-    shapes = [shape for line in lines if (shape := line.partition(" = ")[2]) and not line.startswith("#")]
+    entries = (line.partition(" = ") for line in lines if not line.startswith("#"))
+    shapes = [shape for _issuer, _, shape in entries if shape]
     return re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(shapes)})(?![A-Za-z0-9])")
 
 
@@ -343,9 +361,7 @@ class Cover:
     def value(self, value: Any, depth: int = 0) -> Any:
         """Replace every credential in the texts and keys of a JSON value with a placeholder.
 
-        Args:
-            value: JSON.
-            depth: how deep `value` is nested. Everything below `MAX_COVERED_DEPTH` levels becomes a placeholder too.
+        Everything below `MAX_COVERED_DEPTH` levels becomes a placeholder too; `depth` is the level of `value`.
         """
         if isinstance(value, str):
             return self.text(value)
@@ -368,14 +384,16 @@ def looks_secret(name: str, value: str) -> bool:
         return False
     if "://" in value:
         return bool(urlsplit(value).password)
-    return len(value) >= MIN_UNNAMED_CHARS and " " not in value and any(letter.isdigit() for letter in value)
+    is_long_word = len(value) >= MIN_UNNAMED_CHARS and " " not in value
+    return is_long_word and any(letter.isdigit() for letter in value)
 
 
 def find_environment_credentials(environ: Mapping[str, str] | None = None) -> set[str]:
     """Return the values of the environment variables from which toolscout reads credentials."""
     environ = os.environ if environ is None else environ
     # The names are compared first: reading all values would take 4 x as long.
-    return {value for name in environ if name.startswith(CREDENTIAL_VARIABLES) and (value := environ.get(name))}
+    names = [name for name in environ if name.startswith(CREDENTIAL_VARIABLES)]
+    return {environ.get(name, "") for name in names} - {""}
 
 
 def _encode_forms(value: str) -> Iterator[str]:
@@ -392,9 +410,9 @@ def _encode_forms(value: str) -> Iterator[str]:
     encoded = [data.hex(), data.hex().upper()]
     # In base64, three bytes make four letters. So the letters of a credential within a longer text depend on its
     # position modulo 3, and its first and last letter also on the bytes beside it: these letters are left out.
-    for n_bytes_before, start in enumerate((0, 2, 3)):
+    for n_bytes_before, n_shared_letters in enumerate((0, 2, 3)):
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             letters = encode(b"\0" * n_bytes_before + data).decode().rstrip("=")
             is_last_shared = (n_bytes_before + len(data)) % 3 != 0
-            encoded.append(letters[start:-1] if is_last_shared else letters[start:])
+            encoded.append(letters[n_shared_letters:-1] if is_last_shared else letters[n_shared_letters:])
     yield from (form for form in encoded if len(form) >= MIN_ENCODED_CHARS)

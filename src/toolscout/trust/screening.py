@@ -22,8 +22,6 @@ from toolscout.types import Tool
 __all__ = ["Finding", "sanitise", "scan", "spelled_out", "vet"]
 
 Kind = Literal["instructions", "invisible", "look-alike", "stuffing"]
-
-
 URI_FIELDS: Final = ("uri", "uriTemplate")  # of resources and their templates, in `meta`
 _BETWEEN_WORDS: Final = re.compile(r"[\W_]+")
 _BREAK: Final = re.compile("[\n\r\v\f\x85\u2028\u2029]")
@@ -45,29 +43,30 @@ class Finding(msgspec.Struct, frozen=True):
 
 def scan(tool: Tool) -> list[Finding]:
     """Return everything suspicious about a tool, by field."""
-    findings: dict[tuple[str, str], Finding] = {}  # (kind, message) → finding: the same text in two fields counts once
+    findings: list[Finding] = []
     body = "\n".join([msgspec.json.encode(tool).decode(), *(words for _, words in _spell_out_uris(tool))])
     has_controls = "\\u00" in body or "\x7f" in body  # JSON escapes control codes, but for DEL
     orders = list(ORDERS) if has_controls else select_orders(body)  # controls inside of words hide the cues in `body`
-    for field, text in _list_texts(tool) if orders or not body.isascii() else ():
-        for message in find_invisible(text):
-            findings.setdefault(("invisible", message), Finding("invisible", field, message))
-        for message in find_orders(text, orders):
-            findings.setdefault(("instructions", message), Finding("instructions", field, message))
-    findings.update(_scan_name(tool))
+    if orders or not body.isascii():  # in ASCII without cues of orders, no text has anything to find
+        for field, text in _list_texts(tool):
+            findings += [Finding("invisible", field, message) for message in find_invisible(text)]
+            findings += [Finding("instructions", field, message) for message in find_orders(text, orders)]
+    findings += _scan_name(tool)
     if stuffing := find_stuffing(tool):
         field, message = stuffing
-        findings["stuffing", message] = Finding("stuffing", field, message)
-    return list(findings.values())
+        findings.append(Finding("stuffing", field, message))
+    unique: dict[tuple[str, str], Finding] = {}
+    for finding in findings:  # the same text in two fields counts once
+        unique.setdefault((finding.kind, finding.message), finding)
+    return list(unique.values())
 
 
-def _scan_name(tool: Tool) -> Iterator[tuple[tuple[str, str], Finding]]:
-    """Yield the findings that only a name can have, each with the key under which `scan` collects it."""
+def _scan_name(tool: Tool) -> Iterator[Finding]:
+    """Yield the findings that only a name can have."""
     if not tool.name.isascii() and (message := find_look_alike(tool.name, tool.description)):
-        yield ("look-alike", message), Finding("look-alike", "name", message)
+        yield Finding("look-alike", "name", message)
     if _BREAK.search(tool.name):
-        message = f"a line break in the name “{quote(tool.name)}”"
-        yield ("invisible", "name"), Finding("invisible", "name", message)
+        yield Finding("invisible", "name", f"a line break in the name “{quote(tool.name)}”")
 
 
 def vet(tool: Tool) -> str | None:

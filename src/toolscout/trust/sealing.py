@@ -31,7 +31,7 @@ KEYRING_ENTRY: Final = ("toolscout", "identity-key")  # service and user name in
 SEALING_KEY_BYTES: Final = 32
 SEALED_MARK: Final = b"toolscout-sealed-1\n"
 NONCE_BYTES: Final = 12
-_keyring_keys: dict[tuple[str, str], str | None] = {}  # what this process has read; without an entry: nothing yet
+_keyring_keys: dict[tuple[str, str], str | None] = {}  # no entry: this process has not asked the keyring yet
 _keyring_lock = threading.Lock()
 
 
@@ -76,7 +76,7 @@ class Sealer:
         for cipher in self._ciphers:
             try:
                 return cipher.decrypt(body[:NONCE_BYTES], body[NONCE_BYTES:], name.encode())
-            except (InvalidTag, ValueError):  # sealed with another of the keys, if at all
+            except (InvalidTag, ValueError):  # another of the keys may fit
                 continue
         raise CannotOpen(
             f"{name} cannot be opened with this key. Set {SEALING_VARIABLE} to the key with which it was written, "
@@ -109,11 +109,13 @@ def store_in_keyring(key: str) -> None:
         MissingExtra: without the package keyring.
     """
     keyring = require("keyring", "identity")
+    problem = ""
     try:
         earlier_keys = keyring.get_password(*KEYRING_ENTRY)
         keys = f"{key},{earlier_keys}" if earlier_keys else key
         keyring.set_password(*KEYRING_ENTRY, keys)
-        problem = "" if keyring.get_password(*KEYRING_ENTRY) == keys else "it keeps nothing"
+        if keyring.get_password(*KEYRING_ENTRY) != keys:
+            problem = "it keeps nothing"
     except Exception as error:  # each backend has errors of its own
         problem = type(error).__name__
     if problem:
@@ -144,7 +146,7 @@ def _ask_keyring() -> str | None:
 
 
 def _decode_key(text: str) -> bytes:
-    """Decode a key in base64, of the usual alphabet or of that for addresses (`-` and `_`).
+    """Decode a key in base64, in the usual alphabet or in the one for URLs (with `-` and `_`).
 
     Raises:
         ConfigError: if it is no key. The message does not show it.
@@ -152,7 +154,7 @@ def _decode_key(text: str) -> bytes:
     try:
         key = base64.b64decode(text.encode("ascii").replace(b"-", b"+").replace(b"_", b"/"), validate=True)
     except (binascii.Error, ValueError):
-        key = b""
+        key = b""  # has the wrong length, so it is refused below
     if len(key) != SEALING_KEY_BYTES:
         raise ConfigError(
             f"{SEALING_VARIABLE}: expected {SEALING_KEY_BYTES} bytes in base64, found something else. "

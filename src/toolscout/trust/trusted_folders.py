@@ -130,14 +130,9 @@ def is_trusted(home: Path, folder: Path, content: bytes) -> bool:
 
 
 def is_configuration_trusted(home: Path, folder: Path, name: str) -> bool:
-    """Return whether the user trusted a folder with the present content of an MCP configuration.
+    """Return whether the user trusted a folder with the present content of an MCP configuration, `folder / name`.
 
     If the list of trusted folders is damaged, or the file cannot be read, it is not trusted.
-
-    Args:
-        home: has the list.
-        folder: a folder that may be on it.
-        name: path of the configuration, relative to the folder.
     """
     try:
         entry = read_trusted(home).get(str(folder.resolve()))
@@ -153,7 +148,7 @@ def remember_folder(home: Path, folder: Path, content: bytes, at: str) -> None:
         home: has the list.
         folder: the folder.
         content: of its settings file, as the user has seen it; empty if it has none.
-        at: instant, for the list.
+        at: the present time.
 
     Raises:
         ConfigError: if the list cannot be written, or is damaged.
