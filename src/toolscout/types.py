@@ -128,17 +128,16 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
     @property
     def fingerprint(self) -> str:
         """Tagged hash of the definition's canonical JSON; it changes with any part of the definition."""
-        fingerprint = self.__dict__.get("_fingerprint")
-        if fingerprint is None:
-            fingerprint = self.__dict__["_fingerprint"] = digest("tool/1", self)
-        return str(fingerprint)
+        if "_fingerprint" not in self.__dict__:
+            self.__dict__["_fingerprint"] = digest("tool/1", self)
+        return str(self.__dict__["_fingerprint"])
 
     @property
     def is_for_model(self) -> bool:
-        """Whether a model may use the tool. One with a page (MCP Apps) can say that only the page does."""
+        """Whether a model may use the tool. The page of a tool (MCP Apps) can say that only the page uses it."""
         page = self.meta.get("ui")
-        visibility = page.get("visibility") if isinstance(page, dict) else None
-        return not isinstance(visibility, list) or "model" in visibility
+        users = page.get("visibility") if isinstance(page, dict) else None
+        return "model" in users if isinstance(users, list) else True
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -228,8 +227,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         query: the request as given.
         k: maximum number of tools.
-        aim: the answer ends before it has k tools if its coverage is this or more (`k="auto"` sets it); None: it does
-            not.
+        aim: coverage at which the answer may end with fewer than k tools (`k="auto"` sets it); None: it has k.
         visible: which tools the caller may discover; None for all. Hashable, so that its mask is compiled once.
         deadline: on the clock of `time.monotonic`; a slow stage then returns its result so far, and its trace says so.
         split: whether the query may be split into steps.
@@ -403,7 +401,7 @@ def canonical_json(value: object) -> bytes:
     """
     try:
         return msgspec.json.encode(value, order="deterministic")
-    except (TypeError, ValueError, OverflowError, RecursionError):  # seldom, so only then the value is copied
+    except (TypeError, ValueError, OverflowError, RecursionError):  # few values need the copy that `clean` makes
         return msgspec.json.encode(clean(value), order="deterministic")
 
 
@@ -417,20 +415,19 @@ def digest(tag: str, value: Any) -> str:
 # --- the text form ----------------------------------------------------------------------------------------------------
 
 STYLES: Final = (
-    *("name", "description", "sentence", "parameters", "parameter_descriptions", "path"),
-    *("short", "full", "raw"),
-)
+    "name", "description", "sentence", "parameters", "parameter_descriptions", "path", "short", "full", "raw",
+)  # fmt: skip
 MAX_RENDERED_CHARS: Final = 20_000
 MAX_BODY_WORDS: Final = 30  # of the instructions of a skill that are searched; chosen on dev (LAB.md, 2026-11-27)
 _BODY_WORD: Final = re.compile(r"[^\W\d_]{4,}|[\u3040-\u9fff]{2,}")
-MAX_REFERENCES: Final = 20  # that lead to each other
+MAX_REFERENCES: Final = 20  # that are followed, each leading to the next
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s")
 
 
 def follow_reference(schema: object, root: object) -> Mapping[str, object]:
-    """Return a schema without a reference: where it has a `$ref` into `root` (`#/…`), what that leads to.
+    """Replace the reference of a schema (`"$ref": "#/…"`) by the part of `root` that it names.
 
-    Keywords beside the reference are kept. Empty: `schema` is no object, or its reference leads nowhere.
+    Keywords beside the reference are kept; if it leads nowhere, only these. Returns {} if `schema` is no object.
     """
     for _ in range(MAX_REFERENCES):
         if not isinstance(schema, Mapping):
@@ -438,14 +435,23 @@ def follow_reference(schema: object, root: object) -> Mapping[str, object]:
         reference = schema.get("$ref")
         if not isinstance(reference, str):
             return schema
-        target: object = root if reference.startswith("#") else None
-        _, *tokens = unquote(reference).split("/")
-        for token in tokens:  # of a JSON pointer, RFC 6901
-            target = _step_into(target, token.replace("~1", "/").replace("~0", "~"))
+        target = _find_target(reference, root)
         beside = {key: value for key, value in schema.items() if key != "$ref"}
-        # where the target has a reference, too, the next round follows it
-        schema = {**target, **beside} if isinstance(target, Mapping) and target is not schema else beside
+        if not isinstance(target, Mapping) or target is schema:  # the reference leads nowhere, or to itself
+            return beside
+        schema = {**target, **beside}  # if the target has a reference too, the next round follows it
     return {}
+
+
+def _find_target(reference: str, root: object) -> object:
+    """Return the part of `root` that a reference such as `#/$defs/Name` names (RFC 6901). None: there is none."""
+    if not reference.startswith("#"):  # it names another document
+        return None
+    target = root
+    _, *names = unquote(reference).split("/")
+    for name in names:
+        target = _step_into(target, name.replace("~1", "/").replace("~0", "~"))
+    return target
 
 
 def _step_into(node: object, name: str) -> object:
@@ -475,18 +481,22 @@ def gather_properties(schema: object, root: object = None) -> tuple[dict[str, ob
 
 
 def _gather(schema: object, root: object, followed: set[str]) -> tuple[dict[str, object], list[str]]:
-    """Do what `gather_properties` says, with the references that were followed before."""
-    own = _follow_once(schema, root, followed)
-    properties, names = own.get("properties"), own.get("required")
-    properties = dict(properties) if isinstance(properties, Mapping) else {}
-    required = list(filter(_is_text, names)) if isinstance(names, (list, tuple)) else []
+    """Do what `gather_properties` says, except for references in `followed`; add those that are followed now."""
+    schema = _follow_once(schema, root, followed)
+    own_properties, own_names = schema.get("properties"), schema.get("required")
+    properties = dict(own_properties) if isinstance(own_properties, Mapping) else {}
+    required = [name for name in own_names if isinstance(name, str)] if isinstance(own_names, (list, tuple)) else []
     for key in ("allOf", "anyOf", "oneOf"):
-        branches = own.get(key)
-        gathered = [_gather(branch, root, followed) for branch in branches] if isinstance(branches, list) else []
+        branches = schema.get(key)
+        if not isinstance(branches, list):
+            continue
+        gathered = [_gather(branch, root, followed) for branch in branches]
         for branch_properties, _ in gathered:
-            properties |= {name: inner for name, inner in branch_properties.items() if name not in properties}
-        names_of_branches = [names for _, names in gathered]
-        required += itertools.chain(*names_of_branches) if key == "allOf" else _intersect(names_of_branches)
+            for name, inner in branch_properties.items():
+                properties.setdefault(name, inner)
+        names_by_branch = [names for _, names in gathered]
+        # All branches of `allOf` apply at once, but only one of the others.
+        required += itertools.chain(*names_by_branch) if key == "allOf" else _intersect(names_by_branch)
     return properties, list(dict.fromkeys(required))
 
 
@@ -499,23 +509,20 @@ def _intersect(lists: list[list[str]]) -> list[str]:
     return [name for name in first if name in common]
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
 def parameter_names(schema: object, depth: int = 3) -> Iterator[str]:
     """Yield the property names of a JSON Schema, outer before inner, at most `depth` levels deep.
 
     References within the schema are followed, each once. A name may come several times.
     """
     if isinstance(schema, Mapping) and schema.keys() & {"$ref", "allOf", "anyOf", "oneOf"}:
-        properties, _ = gather_properties(schema)  # the outermost names of all alternatives come first
+        # The outermost names of all alternatives come first. The walk of the whole schema yields them again.
+        properties, _ = gather_properties(schema)
         yield from _walk_names({"properties": properties}, schema, depth, set())
     yield from _walk_names(schema, schema, depth, set())
 
 
 def _walk_names(schema: object, root: object, depth: int, followed: set[str]) -> Iterator[str]:
-    """Do what `parameter_names` says for a part of the schema `root`, with the references that were followed before."""
+    """Do what `parameter_names` says for a part of `root`, except for references in `followed`."""
     if depth == 0 or not isinstance(schema, Mapping):
         return
     schema = _follow_once(schema, root, followed)

@@ -28,7 +28,9 @@ FIRST_LANGUAGE: Final = "en"  # its words come first where their order counts
 def _read_files() -> dict[str, dict[str, str | list[str]]]:
     """Map each language to its entries, by `section.name`, or by `name` where they are in no section."""
     languages = {}
-    for file in sorted(WORDS_FOLDER.glob("*.toml"), key=lambda file: (file.stem != FIRST_LANGUAGE, file.stem)):
+    files = sorted(WORDS_FOLDER.glob("*.toml"), key=lambda file: file.stem)
+    files.sort(key=lambda file: file.stem != FIRST_LANGUAGE)  # the first language comes first, as False sorts first
+    for file in files:
         entries: dict[str, str | list[str]] = {}
         for name, value in tomllib.loads(file.read_text(encoding="utf-8")).items():
             if isinstance(value, dict):
