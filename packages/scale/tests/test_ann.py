@@ -122,7 +122,7 @@ def test_a_tool_that_only_a_far_one_leads_to_gets_a_second_entry() -> None:
 
 def cut(content: np.ndarray, edges: graph._Edges, node: int, neighbours: np.ndarray, old: int, new: int) -> None:
     """Lead the edge of a node on the lowest level to another one, in the bytes of a graph."""
-    start = int(edges._starts[node]) + 14 + 4 * int(np.flatnonzero(neighbours == old)[0])
+    start = int(edges._node_starts[node]) + 14 + 4 * int(np.flatnonzero(neighbours == old)[0])
     content[start : start + 4] = np.frombuffer(np.uint32(new).tobytes(), dtype=np.uint8)
 
 

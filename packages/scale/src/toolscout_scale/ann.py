@@ -51,11 +51,7 @@ ReadRows = Callable[[Positions], Vectors]
 
 
 def count_candidates(n_tools: int) -> int:
-    """Return how many candidates a search without a mask needs: more in a larger graph, where as many would miss more.
-
-    Args:
-        n_tools: in the graph.
-    """
+    """Return how many candidates a search without a mask needs. In a larger graph, it would miss more with as many."""
     return max(MIN_CANDIDATES, int(CANDIDATES_PER_ROOT * math.sqrt(n_tools)))
 
 
@@ -77,8 +73,8 @@ class Ann(Exact):
     def _replace(self, ids: Sequence[str], vectors: Vectors, slack: float | None = None) -> None:
         """Take ids and vectors, and forget the graph. The next search builds it."""
         super()._replace(ids, vectors, slack)
-        self._graph: Any = None  # usearch's, opened from `_arrays`
-        self._arrays: Graph | None = None
+        self._graph: Any = None  # usearch's, opened from `_graph_arrays`
+        self._graph_arrays: Graph | None = None
         self._codes: Codes = np.empty((0, self.dim), dtype=np.int8)  # of whole vectors, not of their projections
         self._projection = Projection(np.eye(self.dim, dtype=np.float32), scale=1.0)
         self._read_rows: ReadRows | None = None
@@ -86,15 +82,17 @@ class Ann(Exact):
     def find_candidates(self, rows: Vectors, k: int, limits: Sequence[Mask | None]) -> Iterable[Positions]:
         """Yield positions, ascending, that include nearly all of the nearest tools of each query."""
         for row, mask in zip(rows, limits, strict=True):
-            n_wanted = min(k, len(self.ids)) if row.any() else 0  # a row of zeros finds nothing
-            yield self._find_candidates(row, n_wanted, mask) if n_wanted > 0 else np.empty(0, dtype=np.intp)
+            n_nearest = min(k, len(self.ids))
+            if n_nearest > 0 and row.any():
+                yield self._find_candidates(row, n_nearest, mask)
+            else:  # a row of zeros finds nothing
+                yield np.empty(0, dtype=np.intp)
 
     def compute_cosines(self, row: Vectors, positions: Positions) -> Vectors:
         """Compute the cosines of the tools at some positions; see `Exact.compute_cosines`.
 
         In a large catalogue, few rows are read from the file (`_read_rows`), not from the mapped array. That takes
-        eight times as long, but pages that are read through a map count as memory of the process, in the end the whole
-        file.
+        eight times as long, but the pages of a mapped array count as memory of the process once they have been read.
         """
         if self._read_rows is None or len(positions) > MAX_READ_ROWS:
             return super().compute_cosines(row, positions)
@@ -102,27 +100,28 @@ class Ann(Exact):
         return scores
 
     def _find_candidates(self, row: Vectors, k: int, mask: Mask | None) -> npt.NDArray[np.intp]:
-        """Return positions, ascending, that include nearly all of the `k` nearest visible tools.
-
-        A walk of the graph reaches `n_walked` candidates, of which the `n_nearest` nearest to the query are returned.
-        `n_wanted` visible candidates are enough. Without a mask, all tools are returned if the walk would be too long.
-
-        The graph doesn't know the mask, so it must return more candidates, in proportion to the tools that the mask
-        hides. If it would need too many, or returned too few visible ones, or if few tools are visible at all, the
-        visible tools are compared one by one.
-        """
+        """Return positions, ascending, that include nearly all of the `k` nearest visible tools."""
         self._open_graph()
-        n_tools = len(self.ids)
         n_wanted = max(MIN_CANDIDATES, 2 * k)  # twice as many: the 8-bit components order near tools only roughly
-        if mask is None:
-            n_walked = max(n_wanted, count_candidates(n_tools))
-            if n_walked >= n_tools or n_walked > MAX_CANDIDATES:  # a walk to every tool may still miss one
-                return np.arange(n_tools)
-            # The second half of the candidates only widens the walk: at k = 10 it hardly ever has one of the ten best.
-            return self._search_graph(row, k, n_walked, n_nearest=max(n_wanted, n_walked // 2))
+        return self._find_among_all(row, k, n_wanted) if mask is None else self._find_visible(row, k, n_wanted, mask)
+
+    def _find_among_all(self, row: Vectors, k: int, n_wanted: int) -> npt.NDArray[np.intp]:
+        """Return the nearest candidates of a walk through the graph; all tools if the walk would be too long."""
+        n_tools = len(self.ids)
+        n_walked = max(n_wanted, count_candidates(n_tools))
+        if n_walked >= n_tools or n_walked > MAX_CANDIDATES:  # a walk to every tool may still miss one
+            return np.arange(n_tools)
+        # The second half of the candidates only widens the walk: at k = 10 it hardly ever has one of the ten best.
+        return self._search_graph(row, k, n_walked, n_nearest=max(n_wanted, n_walked // 2))
+
+    def _find_visible(self, row: Vectors, k: int, n_wanted: int, mask: Mask) -> npt.NDArray[np.intp]:
+        """Return the visible candidates of a walk. If it cannot find `n_wanted`, compare the visible tools one by one.
+
+        The graph does not know the mask, so a walk needs more candidates, in proportion to the tools that are hidden.
+        """
         n_visible = int(mask.sum())
         if n_visible > MAX_COMPARED_TOOLS:
-            visible_share = n_visible / n_tools
+            visible_share = n_visible / len(self.ids)
             n_walked = int(MASK_MARGIN * n_wanted / visible_share) + 1
             if n_walked <= MAX_CANDIDATES:
                 positions = self._search_graph(row, k, n_walked, n_nearest=n_walked, mask=mask)
@@ -149,16 +148,16 @@ class Ann(Exact):
             mask: which twins are visible; None: all. The candidates themselves are not masked.
         """
         code = self.make_graph_code(row)
-        with self._lock:  # the number of candidates is a property of the graph, and a search uses its only buffer
+        with self._lock:  # threads share the graph, its number of candidates and its buffer
             self._graph.expansion_search = max(n_walked, MIN_CANDIDATES)
-            keys = self._graph.search(code, n_walked, threads=1).keys[:n_nearest]
-        assert self._arrays is not None
-        positions = self._arrays.position_of_key[np.asarray(keys).astype(np.intp)].astype(np.intp)
-        # A tool that is gone has the position -1. `np.unique` drops a tool that has two keys.
-        positions = positions[positions >= 0]
-        if self._arrays.twins.size:
-            positions = np.concatenate([positions, self._arrays.find_twins(positions, k, mask)])
-        return np.unique(positions)
+            keys = self._graph.search(code, n_walked, threads=1).keys  # the nearest first
+        assert self._graph_arrays is not None
+        nearest_keys = np.asarray(keys[:n_nearest]).astype(np.intp)
+        positions = self._graph_arrays.position_of_key[nearest_keys].astype(np.intp)
+        positions = positions[positions >= 0]  # a tool that is gone has the position -1
+        if self._graph_arrays.twins.size:
+            positions = np.concatenate([positions, self._graph_arrays.find_twins(positions, k, mask)])
+        return np.unique(positions)  # a tool can have two keys
 
     def _choose_nearest(self, code: Codes, positions: npt.NDArray[np.intp], n_wanted: int) -> npt.NDArray[np.intp]:
         """Return the positions, ascending, of the `n_wanted` tools whose codes are nearest to the code of a query."""
@@ -166,18 +165,14 @@ class Ann(Exact):
             return positions
         scores = np.empty(len(positions), dtype=np.float32)
         for start in range(0, len(positions), COMPARED_BATCH):
-            part = slice(start, start + COMPARED_BATCH)
-            scores[part] = self._score_codes(code, positions[part])
+            batch = slice(start, start + COMPARED_BATCH)
+            scores[batch] = self._score_codes(code, positions[batch])
         return positions[np.sort(top_k(scores, n_wanted))]
 
     def _score_codes(self, code: Codes, positions: npt.NDArray[np.intp]) -> Vectors:
         """Return the cosines of the tools at some positions with a query, computed from 8-bit codes of whole vectors.
 
-        These codes (`_codes`) have all `dim` components, unlike the codes of the graph.
-
-        Args:
-            code: the 8-bit code of the query's whole vector.
-            positions: positions of the tools.
+        These codes have all `dim` components, unlike the codes of the graph.
         """
         import numkong  # usearch brings it
 
@@ -210,17 +205,19 @@ class Ann(Exact):
         if self._graph is not None:
             return
         with self._lock:
-            if self._arrays is None:
-                self._codes, self._projection = make_codes(self.vectors), self._choose_projection()
-                self._arrays = build_graph(self.vectors, self._projection, _count_cores)
+            if self._graph_arrays is None:
+                self._codes = make_codes(self.vectors)
+                self._projection = self._choose_projection()
+                self._graph_arrays = build_graph(self.vectors, self._projection, _count_cores)
             n_components = self._projection.components.shape[1]
-            self._graph = open_graph(self._arrays.content, n_components, len(self._arrays.position_of_key))
+            self._graph = open_graph(self._graph_arrays.content, n_components, len(self._graph_arrays.position_of_key))
 
     def _choose_projection(self) -> Projection:
         """Choose the directions that the graph stores by the vectors; without vectors, all directions."""
         if not len(self.vectors):
             return self._projection
-        return Projection.of(self.vectors, self.compute_moments()[1])
+        _, products = self.compute_moments()
+        return Projection.of(self.vectors, products)
 
     def arrays(
         self,
@@ -230,7 +227,7 @@ class Ann(Exact):
         """Return the index as arrays, without its ids; see `Exact.arrays`.
 
         Args:
-            meanwhile: called while other threads build the graph. They leave it a core.
+            meanwhile: called while other threads build the graph, which leave one core to it.
             earlier: arrays of an earlier index, and for each tool its position there (-1: it is new). If few tools are
                 new or gone, the graph of that index grows; else a graph is built anew.
         """
@@ -271,10 +268,11 @@ class Ann(Exact):
         if readers and len(ids) >= MIN_READ_TOOLS:
             index._read_rows = readers.get("vectors")
         try:
-            index._codes, index._projection = arrays["codes"], Projection.from_arrays(arrays)
-            index._arrays = Graph.from_arrays(arrays, len(ids))
-            is_intact = index._codes.shape == index.vectors.shape and index._codes.dtype == np.int8
-            is_intact = is_intact and index._projection.components.shape[:1] == (index.dim,)
+            index._codes = arrays["codes"]
+            index._projection = Projection.from_arrays(arrays)
+            index._graph_arrays = Graph.from_arrays(arrays, len(ids))
+            are_codes_intact = index._codes.shape == index.vectors.shape and index._codes.dtype == np.int8
+            is_intact = are_codes_intact and index._projection.components.shape[:1] == (index.dim,)
         except KeyError:
             is_intact = False
         if not is_intact:
@@ -305,11 +303,7 @@ def advise_all(array: Array) -> bool:
 
 
 def _advise(array: Array, name: str) -> bool:
-    """Advise the system how the pages of a mapped array will be read.
-
-    Args:
-        array: any array; also a view of a mapped one.
-        name: of a constant in the module `mmap`, which not every system has.
+    """Advise the system how the pages of an array will be read, by the name of a constant in `mmap`.
 
     Returns:
         Whether the advice was given: False if the array is in no mapped file, or the system does not know the advice.

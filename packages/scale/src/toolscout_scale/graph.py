@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import math
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -92,11 +93,13 @@ class Graph(NamedTuple):
             StoreError: if their types, shapes or positions do not fit a graph of `n_tools` tools.
         """
         graph = cls(arrays["graph"], arrays["keyed"], arrays["marks"], arrays["twins"])
-        types = graph.position_of_key.dtype.name, graph.code_hashes.dtype.name, graph.twins.dtype.name
-        shapes = graph.position_of_key.shape, graph.code_hashes.shape, graph.twins.shape
-        expected_shapes = (graph.position_of_key.size,), (n_tools,), (2, graph.twins.size // 2)
-        if types != ("int32", "int64", "int64") or shapes != expected_shapes:
-            raise StoreError(DAMAGED)
+        for array, expected_type, expected_shape in (
+            (graph.position_of_key, np.int32, (graph.position_of_key.size,)),
+            (graph.code_hashes, np.int64, (n_tools,)),
+            (graph.twins, np.int64, (2, graph.twins.size // 2)),
+        ):
+            if array.dtype != expected_type or array.shape != expected_shape:
+                raise StoreError(DAMAGED)
         _, twin_positions = graph.twins
         for positions, lowest in ((graph.position_of_key, -1), (twin_positions, 0)):
             if len(positions) and not lowest <= positions.min() <= positions.max() < n_tools:
@@ -108,32 +111,30 @@ class Graph(NamedTuple):
         return {"graph": self.content, "keyed": self.position_of_key, "marks": self.code_hashes, "twins": self.twins}
 
     def find_twins(self, positions: npt.NDArray[np.intp], k: int, mask: Mask | None) -> npt.NDArray[np.intp]:
-        """Find tools that have the same code as one of the given tools.
+        """Find the twins of tools at some positions of the graph. Those of the first tool come first.
 
         Of each code, the first `k + MORE_TWINS` visible tools are enough: twins score nearly the same, and equal scores
         are ordered by id. Once there are `TWINS_PER_TOOL` twins for each given tool, further codes are left out.
-
-        Args:
-            positions: of tools in the graph, the nearest first.
-            k: how many tools are wanted.
-            mask: which tools are visible; None: all.
-
-        Returns:
-            Positions of the twins, those of the nearest tool first.
         """
-        code_hashes, (twin_hashes, twin_positions) = self.code_hashes[positions], self.twins
-        # For each given tool, its twins are at `first:end` in `twin_positions`; without twins, both are equal.
-        firsts, ends = (np.searchsorted(twin_hashes, code_hashes, side) for side in ("left", "right"))
+        twin_hashes, twin_positions = self.twins
+        code_hashes = self.code_hashes[positions]
+        # The twins of each given tool are `twin_positions[first:end]`.
+        firsts = np.searchsorted(twin_hashes, code_hashes, "left")
+        ends = np.searchsorted(twin_hashes, code_hashes, "right")
         has_twins = firsts < ends
         distinct_ranges = dict.fromkeys(zip(firsts[has_twins].tolist(), ends[has_twins].tolist(), strict=True))
-        parts, n_left = [twin_positions[:0]], TWINS_PER_TOOL * len(positions)
+        chosen = [twin_positions[:0]]  # there may be no twins to join
+        n_left = TWINS_PER_TOOL * len(positions)
         for first, end in distinct_ranges:
             if n_left <= 0:
                 break
             twins = twin_positions[first:end]
-            parts.append((twins if mask is None else twins[mask[twins]])[: k + MORE_TWINS])
-            n_left -= len(parts[-1])
-        return np.concatenate(parts).astype(np.intp)
+            if mask is not None:
+                twins = twins[mask[twins]]
+            twins = twins[: k + MORE_TWINS]
+            chosen.append(twins)
+            n_left -= len(twins)
+        return np.concatenate(chosen).astype(np.intp)
 
 
 class Projection:
@@ -152,19 +153,19 @@ class Projection:
     def of(cls, vectors: Vectors, products: npt.NDArray[np.float64]) -> Self:
         """Choose the principal directions of vectors, until they have `MIN_SQUARE_SHARE` of the squared lengths.
 
-        Args:
-            vectors: `(n, dim)`.
-            products: `(dim, dim)`, the mean of their outer products.
+        `products` is the mean of the vectors' outer products, `(dim, dim)`.
         """
-        # An eigenvalue is the mean squared length of the vectors in its direction. They ascend.
+        # An eigenvalue is the mean squared length of the vectors in its direction. The lowest comes first.
         eigenvalues, directions = np.linalg.eigh(products)
         shares = np.cumsum(eigenvalues[::-1]) / max(eigenvalues.sum(), np.finfo(np.float64).tiny)
         n_needed = int(np.searchsorted(shares, MIN_SQUARE_SHARE)) + 1
-        n_components = min(vectors.shape[1], -(-n_needed // COMPONENTS_STEP) * COMPONENTS_STEP)  # rounded up
-        components = np.ascontiguousarray(directions[:, ::-1][:, :n_components], dtype=np.float32)
-        sample = _normalise(vectors[:: 1 + len(vectors) // MAX_SCALED_ROWS] @ components)
-        largest = float(np.quantile(np.abs(sample), 1 - CLIPPED_SHARE))
-        return cls(components, LEVELS / largest if largest else float(LEVELS))
+        n_rounded = math.ceil(n_needed / COMPONENTS_STEP) * COMPONENTS_STEP
+        highest_first = directions[:, ::-1]
+        components = np.ascontiguousarray(highest_first[:, : min(n_rounded, vectors.shape[1])], dtype=np.float32)
+        step = 1 + len(vectors) // MAX_SCALED_ROWS
+        sample = _normalise(vectors[::step] @ components)
+        largest = float(np.quantile(np.abs(sample), 1 - CLIPPED_SHARE)) or 1.0  # 0 if the vectors are zeros
+        return cls(components, LEVELS / largest)
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> Self:
@@ -209,25 +210,27 @@ class EarlierGraph:
         position_of_key: for each key of the earlier graph, the position of its tool in the new index; -1: it is gone.
     """
 
-    def __init__(self, arrays: Arrays, places: npt.NDArray[np.int64]) -> None:
+    def __init__(self, arrays: Arrays, earlier_positions: npt.NDArray[np.int64]) -> None:
         """Match the tools of the new index with those in the graph of an earlier one.
 
         Args:
             arrays: of the earlier index.
-            places: `(tools,)`, for each tool of the new index its position in the earlier one; -1: it is new.
+            earlier_positions: `(tools,)`, the position in the earlier index of each new one's tool; -1: it is new.
 
         Raises:
             StoreError: if the arrays are damaged.
         """
         n_earlier = len(arrays["vectors"])
-        self._earlier, self.projection = Graph.from_arrays(arrays, n_earlier), Projection.from_arrays(arrays)
-        kept, self._new = np.flatnonzero(places >= 0), np.flatnonzero(places < 0)
-        # From earlier to new positions. A tool that was gone before has the earlier position -1, the last place here.
-        new_position_of = np.full(n_earlier + 1, -1, dtype=np.int32)
-        new_position_of[places[kept]] = kept
-        self.position_of_key = new_position_of[self._earlier.position_of_key]
-        self._code_hashes = np.empty(len(places), dtype=np.int64)
-        self._code_hashes[kept] = self._earlier.code_hashes[places[kept]]
+        self._earlier = Graph.from_arrays(arrays, n_earlier)
+        self.projection = Projection.from_arrays(arrays)
+        kept = np.flatnonzero(earlier_positions >= 0)
+        self._new = np.flatnonzero(earlier_positions < 0)
+        # Earlier position → new one. One more value, at -1, is for the keys of tools that were gone before.
+        new_positions = np.full(n_earlier + 1, -1, dtype=np.int32)
+        new_positions[earlier_positions[kept]] = kept
+        self.position_of_key = new_positions[self._earlier.position_of_key]
+        self._code_hashes = np.empty(len(earlier_positions), dtype=np.int64)
+        self._code_hashes[kept] = self._earlier.code_hashes[earlier_positions[kept]]
 
     @property
     def is_worthwhile(self) -> bool:
@@ -236,12 +239,7 @@ class EarlierGraph:
         return n_gone + len(self._new) <= MAX_CHANGED_SHARE * len(self.position_of_key)
 
     def grow(self, vectors: Vectors, count_threads: CountThreads) -> Graph:
-        """Add the new tools, and return the graph.
-
-        Args:
-            vectors: of all tools of the new index.
-            count_threads: see `build_graph`.
-        """
+        """Add the new tools, and return the graph. `vectors` are those of all tools of the new index."""
 
         def make_codes(positions: npt.NDArray[np.intp]) -> Codes:
             return self.projection.make_codes(vectors[positions])
@@ -255,33 +253,30 @@ class EarlierGraph:
         added, twins = _limit_twins(self._code_hashes, present)
         _add_codes(graph, make_codes(added), count_threads)
         position_of_key = np.concatenate([self.position_of_key, added.astype(np.int32)])
-        return Graph(*_reach_all(graph, position_of_key, make_codes, count_threads), self._code_hashes, twins)
+        content, position_of_key = _reach_all(graph, position_of_key, make_codes, count_threads)
+        return Graph(content, position_of_key, self._code_hashes, twins)
 
 
 def build_graph(vectors: Vectors, projection: Projection, count_threads: CountThreads) -> Graph:
     """Build the graph of vectors.
 
-    Tools that are near to each other are added one after the other: then the rows that are compared are still in the
-    processor's cache, and the graph finds slightly more. Of more than `MAX_TWINS` tools with the same code, only the
-    first are added.
-
-    Args:
-        vectors: `(n, dim)`.
-        projection: makes the codes that the graph stores.
-        count_threads: returns how many threads add the next batch.
+    Of more than `MAX_TWINS` tools with the same code, only the first are added. `count_threads` returns how many
+    threads add the next batch.
     """
     codes = projection.make_codes(vectors)
     code_hashes = _hash_codes(codes)
     added, twins = _limit_twins(code_hashes, np.empty(0, dtype=np.int32))
-    order = added[_sort_by_sides(codes[added])]
+    added = added[_sort_by_sides(codes[added])]
     graph = _make_graph(projection)
-    _add_codes(graph, codes[order], count_threads)
-    return Graph(*_reach_all(graph, order.astype(np.int32), codes.__getitem__, count_threads), code_hashes, twins)
+    _add_codes(graph, codes[added], count_threads)
+    position_of_key = added.astype(np.int32)
+    content, position_of_key = _reach_all(graph, position_of_key, lambda positions: codes[positions], count_threads)
+    return Graph(content, position_of_key, code_hashes, twins)
 
 
 def _hash_codes(codes: Codes) -> Hashes:
     """Return a number for each code, `(n,)`. Different codes hardly ever have the same number."""
-    factors = np.cumprod(np.full(codes.shape[1], HASH_FACTOR, dtype=np.int64))
+    factors = np.cumprod(np.full(codes.shape[1], HASH_FACTOR, dtype=np.int64))  # its powers, modulo 2 ** 64
     code_hashes = np.empty(len(codes), dtype=np.int64)
     for start in range(0, len(codes), BATCH):
         code_hashes[start : start + BATCH] = codes[start : start + BATCH].astype(np.int64) @ factors
@@ -296,8 +291,7 @@ def _limit_twins(code_hashes: Hashes, present: Positions) -> tuple[npt.NDArray[n
         present: positions of the tools that are in the graph already.
 
     Returns:
-        Positions, ascending, of the tools to add; and `twins` of `Graph`: `(2, n)`, code hash and position of every
-        tool with a code that more than `MAX_TWINS` tools have.
+        Positions, ascending, of the tools to add; and `twins` of `Graph`.
     """
     absent = np.setdiff1d(np.arange(len(code_hashes)), present)
     # Sorted by hash, tools with the same code are neighbours, those in the graph first.
@@ -305,15 +299,15 @@ def _limit_twins(code_hashes: Hashes, present: Positions) -> tuple[npt.NDArray[n
     positions = positions[np.argsort(code_hashes[positions], kind="stable")]
     sorted_hashes = code_hashes[positions]
     first_of_code = np.searchsorted(sorted_hashes, sorted_hashes)
-    place_among_twins = np.arange(len(sorted_hashes)) - first_of_code
-    left_out = positions[place_among_twins >= MAX_TWINS]
-    twins = np.flatnonzero(np.isin(code_hashes, code_hashes[left_out]))
-    twins = twins[np.argsort(code_hashes[twins], kind="stable")]
-    return np.setdiff1d(absent, left_out), np.stack([code_hashes[twins], twins])
+    n_twins_before = np.arange(len(sorted_hashes)) - first_of_code
+    left_out = positions[n_twins_before >= MAX_TWINS]
+    twin_positions = np.flatnonzero(np.isin(code_hashes, code_hashes[left_out]))
+    twin_positions = twin_positions[np.argsort(code_hashes[twin_positions], kind="stable")]
+    return np.setdiff1d(absent, left_out), np.stack([code_hashes[twin_positions], twin_positions])
 
 
 def _sort_by_sides(codes: Codes) -> npt.NDArray[np.intp]:
-    """Order tools so that near ones are neighbours: a graph is built faster in this order. Returns positions.
+    """Return positions in an order in which near tools are neighbours: a graph is built faster, and finds a bit more.
 
     When a tool is added, it is compared with tools near to it. If these were added just before, their rows are still in
     the processor's cache. A rough order is enough: each of the first `MAX_SIDES` components is above its median or not,
@@ -344,31 +338,25 @@ def _reach_all(
     New edges can replace others, so this goes on until all lost codes have been added again. Of tools with the same
     code, one is added.
 
-    Args:
-        graph: of usearch; it changes.
-        position_of_key: as in `Graph`, for the keys that the graph has.
-        make_codes: positions of tools → their codes.
-        count_threads: see `build_graph`.
-
     Returns:
         `content` and `position_of_key` of `Graph`.
     """
-    added_again = {bytes(graph.ndim)}  # codes; the code of zeros is left out, because nothing is near to it
+    added_again = {bytes(graph.ndim)}  # the code of zeros is never added again, because nothing is near to it
     missed = _find_missed(graph, position_of_key, make_codes, count_threads)
     while True:
         content = np.frombuffer(graph.save() or b"", dtype=np.uint8)
-        # The lost tools are found anew each time, the missed ones only once: `added_again` leaves out those that were
-        # added. A graph without keys has no entry to walk from.
-        unfound = np.union1d(_find_lost(content, position_of_key), missed) if len(position_of_key) else missed
+        unfound = missed
+        if len(position_of_key):  # a graph without keys has no entry to walk from
+            unfound = np.union1d(missed, _find_lost(content, position_of_key))
         position_of_code = {
             code.tobytes(): position for code, position in zip(make_codes(unfound), unfound, strict=True)
         }
-        new_codes = position_of_code.keys() - added_again
-        chosen = np.array([position for code, position in position_of_code.items() if code in new_codes], dtype=np.intp)
-        if not len(chosen):
+        new_positions = [position for code, position in position_of_code.items() if code not in added_again]
+        if not new_positions:
             return content, position_of_key
-        added_again |= new_codes
-        _add_codes(graph, make_codes(chosen), lambda: 1)  # one thread loses no edges
+        added_again |= position_of_code.keys()
+        chosen = np.array(new_positions, dtype=np.intp)
+        _add_codes(graph, make_codes(chosen), count_threads=lambda: 1)  # one thread overwrites no edges
         position_of_key = np.concatenate([position_of_key, chosen.astype(np.int32)])
 
 
@@ -393,7 +381,7 @@ def _find_missed(
         missed: npt.NDArray[np.intp] = searched[nearest_distances > own_distances]
         return missed
 
-    step = -(-len(positions) // MAX_SAMPLED_TOOLS)  # rounded up
+    step = math.ceil(len(positions) / MAX_SAMPLED_TOOLS)
     sample = positions[::step]
     missed = select_missed(sample)
     if len(sample) == len(positions) or len(missed) <= MAX_MISSED_SHARE * len(sample):
@@ -405,9 +393,7 @@ def _find_missed(
 def _find_lost(content: npt.NDArray[np.uint8], position_of_key: Positions) -> npt.NDArray[np.intp]:
     """Return the positions of the tools that no walk from the entry of a graph reaches, by any of their keys.
 
-    Args:
-        content: the bytes of the graph.
-        position_of_key: as in `Graph`. Tools that are gone (-1) are not looked for.
+    The arguments are those of `Graph`. Tools that are gone are not looked for.
     """
     edges = _Edges(content)
     # For each slot, whether it is reached. The last value stands for "no neighbour" (`read_level`): not to be visited.
@@ -452,25 +438,25 @@ class _Edges:
         """
         n_rows, n_row_bytes = content[:8].view("<u4").tolist()
         description_start = 8 + n_rows * n_row_bytes
-        magic = content[description_start : description_start + len(MAGIC)].tobytes()
         numbers_start = description_start + DESCRIPTION_BYTES
         levels_start = numbers_start + 5 * 8
         numbers = content[numbers_start:levels_start].copy().view("<u8").tolist()
         self.n_nodes, self._upper_width, self._lowest_width, self.highest, self.entry = numbers
+        nodes_start = levels_start + 2 * self.n_nodes
+        self._content = content
+        self._levels = content[levels_start:nodes_start].copy().view("<i2").astype(np.int64)
         # Bytes of a node on a level: the number of neighbours, and room for them.
-        self._lowest_bytes, self._upper_bytes = (
-            SLOT_BYTES * (1 + width) for width in (self._lowest_width, self._upper_width)
-        )
-        first = levels_start + 2 * self.n_nodes
-        self._content, self._levels = content, content[levels_start:first].copy().view("<i2").astype(np.int64)
-        ends = first + np.cumsum(NODE_HEAD_BYTES + self._lowest_bytes + self._levels * self._upper_bytes)
-        if magic != MAGIC or self.n_nodes != n_rows or not n_rows or ends[-1] != len(content):
+        self._lowest_bytes = SLOT_BYTES * (1 + self._lowest_width)
+        self._upper_bytes = SLOT_BYTES * (1 + self._upper_width)
+        node_ends = nodes_start + np.cumsum(NODE_HEAD_BYTES + self._lowest_bytes + self._levels * self._upper_bytes)
+        has_magic = content[description_start : description_start + len(MAGIC)].tobytes() == MAGIC
+        if not (has_magic and n_rows == self.n_nodes and n_rows > 0 and node_ends[-1] == len(content)):
             raise StoreError("This version of usearch writes graphs in a new form. Run  pip install 'usearch>=2.26,<3'")
-        self._starts = np.concatenate([[first], ends[:-1]])
+        self._node_starts = np.concatenate([[nodes_start], node_ends[:-1]])
 
     def read_keys(self) -> npt.NDArray[np.int64]:
         """Return the key of each node, by slot."""
-        return self._read(self._starts, n_bytes=8).view("<i8")[:, 0]
+        return self._read(self._node_starts, n_bytes=8).view("<i8")[:, 0]
 
     def read_level(self, level: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.uint32]]:
         """Return the slots on a level, ascending, and the slots of their neighbours on it, `(slots, width)`.
@@ -478,21 +464,23 @@ class _Edges:
         A slot with fewer neighbours has `n_nodes`, which is no slot, in place of the missing ones.
         """
         slots = np.flatnonzero(self._levels >= level)
-        width, n_bytes, n_skipped = self._lowest_width, self._lowest_bytes, NODE_HEAD_BYTES
-        if level > 0:
+        if level == 0:
+            width, n_bytes, n_skipped = self._lowest_width, self._lowest_bytes, NODE_HEAD_BYTES
+        else:
             width, n_bytes = self._upper_width, self._upper_bytes
-            n_skipped += self._lowest_bytes + (level - 1) * self._upper_bytes
-        numbers = self._read(self._starts[slots] + n_skipped, n_bytes).view("<u4")
+            n_skipped = NODE_HEAD_BYTES + self._lowest_bytes + (level - 1) * self._upper_bytes
+        numbers = self._read(self._node_starts[slots] + n_skipped, n_bytes).view("<u4")
         n_neighbours, neighbours = numbers[:, :1], numbers[:, 1:]
-        neighbours[np.arange(width) >= n_neighbours] = self.n_nodes
+        is_missing = np.arange(width) >= n_neighbours
+        neighbours[is_missing] = self.n_nodes
         return slots, neighbours
 
     def _read(self, starts: npt.NDArray[np.int64], n_bytes: int) -> npt.NDArray[np.uint8]:
         """Return the `n_bytes` bytes from each start on, `(len(starts), n_bytes)`."""
         rows = np.empty((len(starts), n_bytes), dtype=np.uint8)
         for first in range(0, len(starts), BATCH):
-            part = slice(first, first + BATCH)
-            rows[part] = self._content[starts[part, None] + np.arange(n_bytes)]
+            batch = slice(first, first + BATCH)
+            rows[batch] = self._content[starts[batch, None] + np.arange(n_bytes)]
         return rows
 
 

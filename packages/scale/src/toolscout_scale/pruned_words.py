@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
+import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -88,15 +89,9 @@ def make_impact_arrays(data: Scores, indices: Positions, indptr: npt.NDArray[np.
 
 
 def make_sample_arrays(
-    data: npt.NDArray[np.float32], indices: npt.NDArray[np.int32], indptr: npt.NDArray[np.int32], n_tools: int
+    data: Scores, indices: Positions, indptr: npt.NDArray[np.int32], n_tools: int
 ) -> dict[str, Array]:
-    """Return the sum of each term's impacts, and the postings of every n-th tool.
-
-    Args:
-        data: impact of each posting, as in `BM25`.
-        indices: tool of each posting.
-        indptr: where the postings of each term begin, and where the last ones end.
-        n_tools: in the index.
+    """Return the sum of each term's impacts, and the postings of every n-th tool. Arguments as in `make_impact_arrays`.
 
     Returns:
         `sample_sums`, for each term; `sample_data`, `sample_indices` and `sample_indptr`, the postings of the sample in
@@ -104,14 +99,15 @@ def make_sample_arrays(
     """
     step = max(1, n_tools // SAMPLED_TOOLS)
     lengths = np.diff(indptr)
-    terms = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    n_terms = len(lengths)
+    terms = np.repeat(np.arange(n_terms, dtype=np.int32), lengths)  # of each posting
     chosen = np.flatnonzero(indices % step == 0)
-    ends = np.concatenate([[0], np.cumsum(np.bincount(terms[chosen], minlength=len(lengths)))])
+    sample_lengths = np.bincount(terms[chosen], minlength=n_terms)
     return {
-        "sample_sums": np.bincount(terms, data, minlength=len(lengths)),
+        "sample_sums": np.bincount(terms, data, minlength=n_terms),
         "sample_data": data[chosen],
         "sample_indices": (indices[chosen] // step).astype(np.int32),
-        "sample_indptr": ends.astype(np.int32),
+        "sample_indptr": np.concatenate([[0], np.cumsum(sample_lengths)]).astype(np.int32),
         "sample_step": np.array([step, n_tools], dtype=np.int64),
     }
 
@@ -126,21 +122,17 @@ def _list_tier_ranks() -> npt.NDArray[np.int64]:
 
 
 def _score_positions(positions: Positions, postings: Sequence[Postings], data: Scores, indices: Positions) -> Scores:
-    """Score the tools at ascending positions, as `BM25.scores` does, to the last bit.
+    """Score the tools at ascending positions, as `BM25.scores` does, to the last bit: term by term in the same order.
 
-    Args:
-        positions: of the tools.
-        postings: the terms of the query, in its order.
-        data: impact of each posting of the index.
-        indices: tool of each posting of the index.
+    `data` and `indices` are the impact and the tool of each posting of the index.
     """
     scores = np.zeros(len(positions))
     for _, start, end, weight in postings:
         tools = indices[start:end]
-        places = np.searchsorted(tools, positions)
-        places[places == len(tools)] = 0  # above all tools of the term: any valid place shows that it differs
-        has_term = np.flatnonzero(tools[places] == positions)
-        scores[has_term] += _weigh(data[start + places[has_term]], weight)
+        numbers = np.searchsorted(tools, positions)  # in `tools`, if the tool has the term
+        numbers[numbers == len(tools)] = 0  # a tool behind the last of them; it differs from the first one too
+        has_term = np.flatnonzero(tools[numbers] == positions)
+        scores[has_term] += _weigh(data[start + numbers[has_term]], weight)
     return scores.astype(np.float32)
 
 
@@ -184,12 +176,7 @@ class PrunedWords:
     min_postings = MIN_PRUNED_POSTINGS
 
     def __init__(self, arrays: Arrays, n_tools: int) -> None:
-        """Take the arrays of an index, and make the additional arrays of this class if the index has none yet.
-
-        Args:
-            arrays: of a BM25 index, as it is built or stored.
-            n_tools: in the index.
-        """
+        """Take the arrays of a BM25 index. If it was just built, also make the additional arrays of this class."""
         self._data, self._indices, self._n_tools = arrays["data"], arrays["indices"], n_tools
         if "impact_terms" in arrays:
             self._own = {name: array for name, array in arrays.items() if name.startswith(("impact_", "sample_"))}
@@ -208,25 +195,18 @@ class PrunedWords:
     def find_best(
         self, postings: Sequence[Postings], k: int, visible: Mask | None
     ) -> tuple[npt.NDArray[np.intp], Scores] | None:
-        """Return positions and scores of the `k` best tools with a score above 0, or None.
-
-        Args:
-            postings: the terms of the query, in its order.
-            k: maximum number of tools.
-            visible: mask over positions; None for all.
+        """Return positions and scores of the `k` best tools with a score above 0; `postings` in the query's order.
 
         Returns:
             None if a full scan is as fast, or if the first look finds fewer than `k` tools with a score.
         """
-        if not 0 < k < self._n_tools:
-            return None
-        n_postings = sum(part.end - part.start for part in postings)
-        if n_postings < self.min_postings:
+        n_postings = sum(posting.end - posting.start for posting in postings)
+        if n_postings < self.min_postings or not 0 < k < self._n_tools:
             return None
         lists = [self._find_list(posting) for posting in postings]
         sums = _PartialSums(self._n_tools, visible)
         for term in lists:
-            sums.add(*self._read(term, 0, term.length if term.is_short else FIRST_LOOK))
+            sums.add(*self._read(term, 0, FIRST_LOOK))
         kth_sum = sums.find_kth(k)  # a lower bound of the k-th best score
         if kth_sum <= 0:
             return None
@@ -234,11 +214,11 @@ class PrunedWords:
         lengths = self._choose_prefixes(lists, kth_sum * BOUND_SHARE)
         if sum(lengths) > MAX_PRUNED_SHARE * n_postings:
             return None
-        bound = 0.0  # what a tool can still gain from the terms whose prefix it is not in
+        bound = 0.0  # the highest score that a tool can still gain beyond the prefixes
         for term, length in zip(lists, lengths, strict=True):
             if length > FIRST_LOOK and not term.is_short:
                 sums.add(*self._read(term, FIRST_LOOK, length))
-            if length < term.length:  # then the list is long, and the prefix ends at a tier
+            if length < term.length:  # the list is long, and its prefix ends at a tier
                 bound += term.tier_impacts[self._prefix_lengths.index(length)]
         # The k-th sum has grown. A tool further below it than the bound cannot be among the k best.
         positions = sums.list_from(sums.find_kth(k) * (1 - ROUNDING) - bound * (1 + ROUNDING))
@@ -247,24 +227,19 @@ class PrunedWords:
         return positions[best].astype(np.intp), scores[best]
 
     def describe_scores(self, postings: Sequence[Postings], visible: Mask | None) -> tuple[float, float] | None:
-        """Estimate mean and deviation of the scores of the visible tools; None if the sample has too few of them.
-
-        Args:
-            postings: the terms of the query.
-            visible: mask over all tools; None for all.
-        """
-        data, indices, indptr = (self._own[f"sample_{name}"] for name in ("data", "indices", "indptr"))
+        """Estimate mean and deviation of the scores of the visible tools; None if the sample has too few of them."""
+        data, indices, indptr = self._own["sample_data"], self._own["sample_indices"], self._own["sample_indptr"]
         step, _ = self._own["sample_step"].tolist()
-        n_sampled = -(-self._n_tools // step)  # rounded up
-        scores = np.zeros(n_sampled)
+        scores = np.zeros(math.ceil(self._n_tools / step))
         for term, _, _, weight in postings:
             start, end = int(indptr[term]), int(indptr[term + 1])
             scores[indices[start:end]] += data[start:end] * weight
         if visible is None:
             sums = self._own["sample_sums"]
-            mean = sum(float(sums[part.term]) * part.weight for part in postings) / self._n_tools
+            mean = sum(float(sums[posting.term]) * posting.weight for posting in postings) / self._n_tools
             return mean, float(scores.std())
-        scores = scores[visible[::step]]
+        visible_in_sample = visible[::step]
+        scores = scores[visible_in_sample]
         if len(scores) < MIN_VISIBLE_SAMPLE:
             return None
         return float(scores.mean()), float(scores.std())
@@ -280,68 +255,62 @@ class PrunedWords:
     def _read(self, term: _TermList, first: int, end: int) -> tuple[Positions, Scores]:
         """Return positions and weighted impacts of the tools at the ranks from `first` up to `end`.
 
-        Of a short list all tools are returned, in the order of their positions.
+        Of a short list all tools are returned, whatever the ranks, in the order of their positions.
         """
         posting = term.posting
         if term.start is None:
-            part = slice(posting.start, posting.end)
-            return self._indices[part], _weigh(self._data[part], posting.weight)
-        part = slice(term.start + first, term.start + min(end, term.length))
-        return self._tools[part], _weigh(self._scores[part], posting.weight)
+            span = slice(posting.start, posting.end)
+            return self._indices[span], _weigh(self._data[span], posting.weight)
+        span = slice(term.start + first, term.start + min(end, term.length))
+        return self._tools[span], _weigh(self._scores[span], posting.weight)
 
     def _choose_prefixes(self, lists: Sequence[_TermList], budget: float) -> list[int]:
-        """Choose a prefix of each list, so that a tool in none of them gains at most the budget.
+        """Choose how many tools of each list to read, so that a tool beyond all these prefixes scores at most `budget`.
 
         At first all lists are whole. Then one list at a time is cut to the next shorter prefix, always the list whose
-        cut raises the possible gain least for each posting that is not read. A list whose next cut would exceed the
-        rest of the budget stays as it is. Short lists are read as a whole, and no prefix is shorter than the first
-        look.
-
-        Args:
-            lists: of the terms of a query.
-            budget: the score that a tool beyond all prefixes may have at most.
-
-        Returns:
-            The number of tools that are read of each list.
+        cut raises that score least for each posting that is not read. A list whose next cut would exceed the rest of
+        the budget stays as it is. Short lists are read as a whole, and no prefix is shorter than the first look.
         """
         lengths = [term.length for term in lists]
         # For each list: the tier at which its prefix ends, and the highest impact beyond that prefix.
         tiers = [bisect.bisect_left(self._prefix_lengths, length) for length in lengths]
         highest_beyond = [0.0] * len(lists)
+        cuts: list[tuple[float, int, float]] = []  # (price, number of the list, by how much the score rises)
 
-        def price_cut(number: int) -> float:
-            """Return how much the next cut of a list raises the possible gain, for each posting that is not read."""
+        def offer_cut(number: int) -> None:
+            """Offer the next cut of a list; its price is the rise of the score for each posting that is not read."""
             tier = tiers[number] - 1
             rise = lists[number].tier_impacts[tier] - highest_beyond[number]
-            return rise / (lengths[number] - self._prefix_lengths[tier])
+            n_unread = lengths[number] - self._prefix_lengths[tier]
+            heapq.heappush(cuts, (rise / n_unread, number, rise))
 
-        cuts = [(price_cut(number), number) for number, term in enumerate(lists) if not term.is_short]
-        heapq.heapify(cuts)
+        for number, term in enumerate(lists):
+            if not term.is_short:
+                offer_cut(number)
         while cuts:
-            _, number = heapq.heappop(cuts)
-            tier = tiers[number] - 1
-            impact = lists[number].tier_impacts[tier]
-            rise = impact - highest_beyond[number]
+            _, number, rise = heapq.heappop(cuts)
             if rise > budget:
                 continue
             budget -= rise
-            tiers[number], lengths[number], highest_beyond[number] = tier, self._prefix_lengths[tier], impact
+            tiers[number] -= 1
+            lengths[number] = self._prefix_lengths[tiers[number]]
+            highest_beyond[number] = lists[number].tier_impacts[tiers[number]]
             if lengths[number] > FIRST_LOOK:
-                heapq.heappush(cuts, (price_cut(number), number))
+                offer_cut(number)
         return lengths
 
 
 def _find_kth(scores: Scores, k: int) -> np.float32:
-    """Find the k-th highest score. Of many scores, a sample first rules out most.
+    """Find the k-th highest score.
 
-    The k-th highest of the sample is at most the k-th highest of all, so only higher scores are looked at. That saves
-    time only if `k` is small beside the sample.
+    Of many scores, a sample first rules out most: its k-th highest score is at most the k-th highest of all, so only
+    higher scores are compared. That saves time only if `k` is small beside the sample.
     """
     if len(scores) >= 2 * PARTED_SCORES and k <= PARTED_SCORES // 4:
         sample = scores[:: len(scores) // PARTED_SCORES]
         kth_of_sample: np.float32 = np.partition(sample, sample.size - k)[sample.size - k]
         scores = scores[scores > kth_of_sample]
-        if len(scores) < k:  # fewer than k are higher, and at least k as high: so it is the k-th of all
+        if len(scores) < k:  # fewer than k scores are higher, but k of the sample reach it: it is the k-th of all
             return kth_of_sample
     kth: np.float32 = np.partition(scores, scores.size - k)[scores.size - k]
     return kth

@@ -74,8 +74,10 @@ class RoundedRows:
         """
         if "rounded.codes" not in arrays:
             return None
-        codes, scales, residuals = (arrays[f"rounded.{name}"] for name in ("codes", "scales", "residuals"))
-        if codes.shape != shape or codes.dtype != np.int8 or scales.shape != shape[:1] or residuals.shape != shape[:1]:
+        codes, scales, residuals = arrays["rounded.codes"], arrays["rounded.scales"], arrays["rounded.residuals"]
+        n_rows, _ = shape
+        is_intact = codes.dtype == np.int8 and codes.shape == shape and scales.shape == residuals.shape == (n_rows,)
+        if not is_intact:
             raise ValueError(f"expected rounded rows of shape {shape}, found {codes.shape}")
         return cls(codes, scales, residuals)
 
@@ -88,37 +90,46 @@ class RoundedRows:
         }
 
     def find_near(self, row: Vectors, k: int, mask: Mask | None, longest: float) -> npt.NDArray[np.intp] | None:
-        """Find the rows that can be among the `k` with the highest products with a query.
+        """Find the rows that can be among the `k` with the highest products with a query, `row`.
 
         Args:
-            row: `(dim,)`, the query.
-            k: number of rows, at least 1.
+            row: `(dim,)`.
+            k: at least 1.
             mask: mask over positions; None for all.
             longest: length of the longest row.
 
         Returns:
-            Positions, ascending; None if they are too many for the codes to save time.
+            Positions, ascending; None if they are so many that comparing all rows takes less time.
         """
+        products, errors = self._estimate_products(row, longest)
+        lower_bounds = products - errors
+        visible_bounds = lower_bounds if mask is None else lower_bounds[mask]
+        n_visible = len(visible_bounds)
+        if n_visible <= k:
+            return np.arange(n_visible) if mask is None else np.flatnonzero(mask)
+        # At least k rows reach the k-th lower bound. A row that may reach it too can be among the nearest.
+        kth_bound = np.partition(visible_bounds, n_visible - k)[n_visible - k]
+        is_near = products + errors >= kth_bound
+        if mask is not None:
+            is_near &= mask
+        positions = np.flatnonzero(is_near)
+        saves_time = len(positions) <= max(k, MAX_NEAR_SHARE * len(self.codes))
+        return positions if saves_time else None
+
+    def _estimate_products(self, row: Vectors, longest: float) -> tuple[Vectors, Vectors]:
+        """Return the product of each row with a query, computed from codes, and by how much it can be wrong."""
         import numkong
 
         code = make_codes(row[None])
         scale = float(np.abs(row).max()) / LEVELS
         residual = float(np.linalg.norm(row - code[0] * np.float32(scale)))
-        products = np.asarray(numkong.cdist(code, self.codes, metric="dot")).ravel().astype(np.float32)
+        products: Vectors = np.asarray(numkong.cdist(code, self.codes, metric="dot")).ravel().astype(np.float32)
         products *= self._scales
         products *= np.float32(scale)
         # A row r and a query q, rounded to r' and q', are off by |qr - q'r'| <= |q - q'| |r| + |q'| |r - r'|.
         errors = self._residuals * np.float32(np.linalg.norm(row) + residual)
         errors += np.float32(residual * longest + BOUND_ROUNDING)
-        lower_bounds = products - errors
-        visible_bounds = lower_bounds if mask is None else lower_bounds[mask]
-        if len(visible_bounds) <= k:
-            return np.arange(len(lower_bounds)) if mask is None else np.flatnonzero(mask)
-        # At least k rows reach the k-th lower bound. A row that may reach it too can be among the nearest.
-        kth_bound = np.partition(visible_bounds, len(visible_bounds) - k)[len(visible_bounds) - k]
-        near = products + errors >= kth_bound
-        positions = np.flatnonzero(near if mask is None else near & mask)
-        return positions if len(positions) <= max(k, MAX_NEAR_SHARE * len(lower_bounds)) else None
+        return products, errors
 
 
 class RoundedExact(Exact):
@@ -136,14 +147,19 @@ class RoundedExact(Exact):
 
     def find_candidates(self, rows: Vectors, k: int, limits: Sequence[Mask | None]) -> Iterable[npt.NDArray[np.intp]]:
         """Yield positions that include the nearest tools of each query; see `Exact.find_candidates`."""
-        if self._rounded is None:
-            self._rounded = RoundedRows.of(self.vectors)
-        longest = self.slack / compute_unit_slack(self.dim)
+        rounded = self._round()
+        longest = self.slack / compute_unit_slack(self.dim)  # the slack is in proportion to the longest vector
         for row, mask in zip(rows, limits, strict=True):
-            near = self._rounded.find_near(row, k, mask, longest) if k > 0 else np.empty(0, dtype=np.intp)
+            near = rounded.find_near(row, k, mask, longest) if k > 0 else np.empty(0, dtype=np.intp)
             if near is None:  # too many tools could be near: compare all
                 [near] = super().find_candidates(row[None], k, [mask])
             yield near
+
+    def _round(self) -> RoundedRows:
+        """Return the 8-bit copies, made at the first call."""
+        if self._rounded is None:
+            self._rounded = RoundedRows.of(self.vectors)
+        return self._rounded
 
     def arrays(
         self,
@@ -152,12 +168,9 @@ class RoundedExact(Exact):
     ) -> dict[str, Array]:
         """Return the index as arrays, with the copies.
 
-        Both arguments are ignored, as `Exact.arrays` ignores them: only a graph has work to do meanwhile, or grows from
-        an earlier one.
+        Both arguments are for indexes with a graph, and are ignored here.
         """
-        if self._rounded is None:
-            self._rounded = RoundedRows.of(self.vectors)
-        return super().arrays() | self._rounded.arrays()
+        return super().arrays() | self._round().arrays()
 
     @classmethod
     def from_arrays(

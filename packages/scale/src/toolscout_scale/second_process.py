@@ -56,9 +56,10 @@ class ScreeningProcess:
             parts: names of the values to build, as `toolscout.recipes.builder.list_parts` returns them.
         """
         self._catalogue, self._process = catalogue, None
-        stamp = catalogue.pending.get(STAMP_KEY)  # the name of files that are new
-        is_worth_it = len(catalogue) >= MIN_SCREENED_ASIDE and (os.cpu_count() or 1) > 1
-        if not (is_worth_it and parts and stamp and store.dialect.is_file) or catalogue.earlier is not None:
+        stamp = catalogue.pending.get(STAMP_KEY)  # in the names of files that this process has begun
+        has_second_core = (os.cpu_count() or 1) > 1
+        has_work = len(parts) > 0 and len(catalogue) >= MIN_SCREENED_ASIDE and catalogue.earlier is None
+        if not (has_second_core and has_work and store.dialect.is_file and stamp):
             return
         request = {
             "paths": [os.path.abspath(path) for path in sys.path],
