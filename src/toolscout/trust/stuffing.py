@@ -38,8 +38,8 @@ _STUFFING_WORD: Final = re.compile(r"[^\W_]+(?:['’][a-z]+)?")
 _TERM: Final = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _SENTENCE: Final = re.compile(r"(?:[^.?!\n:;|]|(?<=\d)[.:](?=\d))+[.?!]*")
 _REQUEST: Final = re.compile(  # for text in lower case
-    r"\bi(?:['’](?:m|d|ve|ll)|\s+(?:am|was|want|wanna|need|would|have|had|can|could|should|do|don['’]t"
-    r"|did|feel|like|love|hate|hope|wish|think|know|wonder|plan|lost|found|just|also|really|recently|prefer|must|got))\b"
+    r"\bi(?:['’](?:m|d|ve|ll)|\s+(?:am|was|want|wanna|need|would|have|had|can|could|should|do|don['’]t|did"
+    r"|feel|like|love|hate|hope|wish|think|know|wonder|plan|lost|found|just|also|really|recently|prefer|must|got))\b"
     r"|(?:^|,)\W*we(?:['’](?:d|re)|\s+(?:want\s+to|need\s+to|would|plan\s+to|wish|hope"
     r"|are\s+(?:planning|looking|organi[sz]ing|going|trying)))\b"
     r"|\b(?:can|could|would|will)\s+(?:you|i|we)\b|\b(?:please|kindly|help|tell|show|give|send|find|get"
