@@ -23,7 +23,7 @@ from toolscout.sources import strip_locator
 
 __all__ = ["repair_home"]
 
-#: Of a catalogue that was begun anew: above every generation that a home reaches, so no older snapshot looks current.
+#: A catalogue that was begun anew counts from here, above all that a home reaches, so no older snapshot looks current.
 FIRST_GENERATION: Final = 1_000_000_000
 
 
@@ -38,30 +38,29 @@ def repair_home(settings: Settings) -> Iterator[str]:
     yield from _repair_catalogue(settings)
 
 
-def _find_damage(path: Path, part: type[Store] | type[Journal]) -> str | None:
-    """Return what SQLite finds wrong with a file; None: nothing, or the file is not there.
-
-    Args:
-        path: of the file.
-        part: the class that opens it.
-    """
+def _find_damage(path: Path, opener: type[Store] | type[Journal]) -> str | None:
+    """Return the first fault that SQLite finds in a file that `opener` opens. None if the file is sound, or absent."""
     if not path.exists():
         return None
     try:
-        database = part(path.parent)
+        database = opener(path.parent)
     except StoreError as error:
         if is_damage(error):
             return str(error.__cause__)
         raise
     try:
-        findings = Database.check(database)  # not `Store.check`: damaged definitions alone need no new file
-        if not findings and isinstance(database, Store):
+        # Not `Store.check`, because damaged definitions alone need no new file.
+        faults = [fault.removeprefix(f"{path}: ") for fault in Database.check(database)]
+        if not faults and isinstance(database, Store):
             database.generation()  # raises if it is missing: then other rows may be missing too
-        return findings[0].removeprefix(f"{path}: ").partition("; run  ")[0] if findings else None
     except StoreError as error:
-        return str(error).removeprefix(f"{path} is damaged: ").partition("; run  ")[0]
+        faults = [str(error).removeprefix(f"{path} is damaged: ")]
     finally:
         database.close()
+    if not faults:
+        return None
+    first_fault, _, _advice = faults[0].partition("; run  ")
+    return first_fault
 
 
 def _repair_journal(home: Path) -> Iterator[str]:
@@ -101,10 +100,8 @@ def _repair_champion(home: Path) -> Iterator[str]:
 def _repair_catalogue(settings: Settings) -> Iterator[str]:
     """Begin a damaged catalogue anew with what can be read of it, and read its sources again. Yields what was done.
 
-    Nobody knows which approvals were lost with the file. So each source that needs approval is noted as one that may
-    have lost some. If only definitions are damaged in a sound file, they are dropped (`Store.repair`). A catalogue
-    without sources, while `ORIGINS_FILE` names some, was lost: the file was missing, and the next command made a new
-    one.
+    If only definitions are damaged in a sound file, they are dropped (`Store.repair`). A catalogue without sources,
+    while `ORIGINS_FILE` names some, was lost: the file was missing, and the next command made a new one.
     """
     path = settings.home / "catalogue.db"
     damage = _find_damage(path, Store)
@@ -124,15 +121,18 @@ def _repair_catalogue(settings: Settings) -> Iterator[str]:
             yield f"catalogue.db: its sources are missing: reading again what {ORIGINS_FILE} names"
         if damage or is_lost:
             _doubt_approvals(manager.store)
+            yield from map(_describe, manager.sync())
+            yield from _add_lost_sources(manager)
         elif manager.store.check():
             yield from manager.store.repair()
-        else:
-            return
-        yield from _read_again(manager, has_lost=bool(damage) or is_lost)
+            yield from map(_describe, manager.sync())
 
 
 def _doubt_approvals(store: Store) -> None:
-    """Note for each source with approvals that some may be lost, and raise the generation above all earlier ones."""
+    """Note for each source that needs approval that approvals may be lost, since nobody knows which ones were.
+
+    The generation is raised above all earlier ones.
+    """
     locators = {origin.id: origin.locator for origin in store.origins()}
     names = [source.name for source in store.sources() if needs_approval(source.kind, locators[source.origin])]
     with store.writing() as connection:
@@ -144,20 +144,11 @@ def _doubt_approvals(store: Store) -> None:
         )
 
 
-def _read_again(manager: CatalogueManager, *, has_lost: bool) -> Iterator[str]:
-    """Read the sources again, and yield a sentence for each.
-
-    Args:
-        manager: of the repaired catalogue.
-        has_lost: whether the catalogue may have lost sources. Then those that only `ORIGINS_FILE` names are added.
-    """
+def _add_lost_sources(manager: CatalogueManager) -> Iterator[str]:
+    """Add the sources that only `ORIGINS_FILE` still names, and yield a sentence for each."""
     store = manager.store
-    for change in manager.sync():
-        yield _describe(change)
-    if not has_lost:
-        return
-    # `_doubt_approvals` has noted for each source that is left that approvals may be lost. The lost sources have no
-    # such note, so this flag makes all their foreign tools wait for approval.
+    # `_doubt_approvals` made a note only for sources that were still in the catalogue. Without a note, this flag makes
+    # the tools of other people wait for approval.
     store.has_lost_approvals = True
     registered = {(origin.locator, origin.name) for origin in store.origins()}
     for origin in read_origins_file(manager.settings.home):

@@ -51,26 +51,29 @@ __all__ = [
 
 
 def publish_model(home: Home, folder: Path) -> None:
-    """Store a fitted model in the database of the home, so that other machines can use it.
+    """Store a fitted model in the database of a shared home, so that other machines can use it.
 
     Raises:
         NotFound, StoreError: if there is no sound model in the folder.
     """
-    if shared := find_shared(home):
+    shared = find_shared(home)
+    if shared is not None:
         shared.write_model(folder.name, model_store.verify(folder).digest, folder)
 
 
 def fetch_model(home: Home, folder: Path) -> None:
     """Bring the folder of a model up to date with the database, if the database has a model of its name.
 
-    It is written under another name, verified, and renamed. So another process sees the old or the new one.
+    The model is written under another name, verified, and renamed. So another process sees the old or the new one.
 
     Raises:
         StoreError: if the model in the database is damaged.
     """
     shared = find_shared(home)
-    digest = shared.list_models().get(folder.name) if shared else None
-    if shared is None or digest is None or _read_digest(folder) == digest:
+    if shared is None:  # models of other homes are only in folders
+        return
+    digest = shared.list_models().get(folder.name)
+    if digest is None or _read_digest(folder) == digest:
         return
     refusal = f"{folder}: another process is unpacking models. Try again."
     with hold_file_lock(folder.parent / "fetch.db", refusal, wait=BUSY_SECONDS):
@@ -218,8 +221,8 @@ def promote(
         home: the home.
         name: name of the model.
         why: a sentence for the history.
-        over: the `stamp` that the caller has read (None: there was no champion). The champion is replaced only if the
-            stamp is still the same. By default any champion is replaced.
+        over: the `stamp` that the caller has read, None before the first promotion. The champion is replaced only if
+            the stamp is still the same. By default any champion is replaced.
         check: raises StoreError for a model that cannot serve: `recipes.registry.check_model`.
 
     Raises:
@@ -227,9 +230,9 @@ def promote(
         StoreError: if the model is damaged.
         Changed: if another process changed the champion since `over`.
     """
-    folder = find_model(home, name)  # before the lock, which would be made in a home without models
+    folder = find_model(home, name)  # before `changing`, which would make a lock file even if there is no such model
     with changing(home):
-        if over not in ("any", stamp(home)):
+        if over != "any" and over != stamp(home):
             raise Changed("The champion was changed meanwhile. Look at it again, then promote.")
         check(folder)
         publish_model(home, folder)
@@ -239,13 +242,11 @@ def promote(
 
 
 def rollback(home: Home, *, of: str | None = None) -> Promotion | None:
-    """Undo the last promotion: the champion before becomes the champion again, if its model still exists.
-
-    Otherwise the one before it, and so on.
+    """Undo the last promotion: the latest earlier champion that still exists becomes the champion again.
 
     Args:
         home: the home.
-        of: name of the model that the caller takes for the champion; by default any champion is undone.
+        of: name of the model that the caller takes for the champion; by default the promotion of any model is undone.
 
     Returns:
         The entry of the new champion; None: the setting `recipe` serves again.
@@ -255,14 +256,14 @@ def rollback(home: Home, *, of: str | None = None) -> Promotion | None:
         Changed: if another model than the named one is the champion.
     """
     no_promotion = NotFound("There is no promotion to take back: the setting recipe serves already.")
-    if not history(home):  # before the lock, which would be made in a home without models
+    if not history(home):  # before `changing`, which would make a lock file even in a home without models
         raise no_promotion
     with changing(home):
         promotions = history(home)
         if not promotions:
             raise no_promotion
         champion = promotions.pop().model
-        if of not in (None, champion):
+        if of is not None and of != champion:
             raise Changed(f"The champion is now {champion}, not {of!r:.200}. Look at it again, then roll back.")
         while promotions and not _has_model(home, promotions[-1].model):
             promotions.pop()
@@ -271,8 +272,9 @@ def rollback(home: Home, *, of: str | None = None) -> Promotion | None:
 
 
 def _has_model(home: Home, name: str) -> bool:
-    """Return whether the folder of a model, or its rows in a database, are still there."""
-    if shared := find_shared(home):
+    """Return whether a model is still there: in the database of a shared home, else in its folder."""
+    shared = find_shared(home)
+    if shared is not None:
         return name in shared.list_models()
     return (shelf(home) / name / model_store.MANIFEST).is_file()
 

@@ -18,6 +18,7 @@ import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, NamedTuple
 
@@ -95,10 +96,7 @@ def check_package(folder: Path) -> Package:
 
 
 def check_names(sizes: Iterable[tuple[str, int]]) -> None:
-    """Check the paths and sizes of files before they are fetched or unpacked.
-
-    Args:
-        sizes: (path, bytes) of each file.
+    """Check the path and size, in bytes, of each file before the files are fetched or unpacked.
 
     Raises:
         StoreError: for a path that leads elsewhere or occurs twice, a file of a kind that models do not need, or too
@@ -107,11 +105,10 @@ def check_names(sizes: Iterable[tuple[str, int]]) -> None:
     seen: set[str] = set()
     total = 0
     for name, size in sizes:
-        # some file systems take names for equal that differ in case, or in how accents are written
-        path, key = PurePosixPath(name), unicodedata.normalize("NFC", name).casefold()
-        has_odd_chars = set("\\\0:") & set(name)  # they part folders or drives on other systems, or end a name
-        leads_out = has_odd_chars or path.is_absolute() or {"..", "."} & set(name.split("/"))
-        if leads_out or key in seen:
+        path = PurePosixPath(name)
+        # Some file systems take two names for the same that differ only in case, or in how accents are written.
+        key = unicodedata.normalize("NFC", name).casefold()
+        if _may_lead_out(name) or key in seen:
             raise StoreError(f"The model holds a path that leads out of its folder, or twice: {name!r:.200}.")
         if path.suffix.lower() not in ALLOWED_SUFFIXES:
             raise StoreError(
@@ -125,6 +122,13 @@ def check_names(sizes: Iterable[tuple[str, int]]) -> None:
                 f"The model is too large: at most {MAX_PACKAGE_FILES:,} files with {MAX_PACKAGE_BYTES / 1e9:g} GB "
                 "are allowed."
             )
+
+
+def _may_lead_out(name: str) -> bool:
+    """Return whether a path could lead out of the folder of its model, on any operating system."""
+    separates_on_windows = "\\" in name or ":" in name  # folders and drives
+    leads_upwards = any(folder in (".", "..") for folder in name.split("/"))
+    return separates_on_windows or leads_upwards or name.startswith("/") or "\0" in name  # NUL ends a name in C
 
 
 def _list_names(folder: Path) -> list[str]:
@@ -187,9 +191,9 @@ def _check_settings(path: Path, folder: Path) -> None:
         raise StoreError(f"{path.relative_to(folder)} cannot be read: {error}") from None
     entries = content if isinstance(content, list) else [content]
     for entry in entries:
-        type_ = entry.get("type") if isinstance(entry, Mapping) else None
-        is_foreign = path.name == "modules.json" and not str(type_).startswith("sentence_transformers.")
-        if is_foreign or (isinstance(entry, Mapping) and "auto_map" in entry):
+        fields = entry if isinstance(entry, Mapping) else {}
+        is_foreign = path.name == "modules.json" and not str(fields.get("type")).startswith("sentence_transformers.")
+        if is_foreign or "auto_map" in fields:  # `auto_map` names programs of the model that transformers would import
             raise StoreError(f"{path.relative_to(folder)} asks to run a program that is not part of a known package.")
 
 
@@ -304,7 +308,7 @@ def unpack_zip(file: Path, folder: Path) -> None:
 
 
 def _write_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> None:
-    """Write one file. Whatever is packed, `zipfile` unpacks at most the size in the header, which was checked."""
+    """Write one file. `zipfile` never unpacks more than the size in the header, which `check_names` has limited."""
     private_files.make_private_folder(path.parent)
     with archive.open(info) as source, path.open("wb") as target:
         shutil.copyfileobj(source, target, PIECE_BYTES)
@@ -404,7 +408,7 @@ def _open_api() -> Any:
 
 
 def _list_transport_errors() -> list[type[Exception]]:
-    """List the errors of the HTTP clients that the hub's library may use, if they are imported."""
+    """List the errors of the HTTP clients that are imported, because the hub's library uses one of several."""
     clients = [sys.modules[name] for name in ("httpx", "httpx2") if name in sys.modules]
     return [client.HTTPError for client in clients]
 
@@ -419,8 +423,9 @@ def _explain_errors(address: HubAddress) -> Iterator[None]:
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
         raise NotFound(f"{name}: the hub shows no such model or revision. Check it, or run  hf auth login") from None
     except (errors.HfHubHTTPError, errors.LocalTokenNotFoundError) as error:
+        has_no_token = isinstance(error, errors.LocalTokenNotFoundError)
         status = getattr(getattr(error, "response", None), "status_code", None)
-        if status in (401, 403) or isinstance(error, errors.LocalTokenNotFoundError):
+        if has_no_token or status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise Denied(f"{name}: the hub refuses access. Run  hf auth login  with a token that may write.") from None
         raise Unavailable(f"{name}: the hub failed: {' '.join(str(error).split())[:200]}. Try again.") from None
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, OSError, *_list_transport_errors()) as error:

@@ -237,33 +237,25 @@ def places(known: Sequence[Key], tools: Sequence[Tool]) -> Places:
 
     An id matches with or without its source, because dataset folders written from a catalogue contain whole ids.
     """
-    positions = {key: position for position, key in enumerate(known)}
-    return np.array(
-        [
-            positions.get((tool.id, tool.name), positions.get(key, -1))
-            for tool, key in zip(tools, keys(tools), strict=True)
-        ],
-        dtype=np.intp,
-    )
+    position_of = {key: position for position, key in enumerate(known)}
+    positions = []
+    for tool, key in zip(tools, keys(tools), strict=True):
+        without_source = position_of.get(key, -1)
+        positions.append(position_of.get((tool.id, tool.name), without_source))
+    return np.array(positions, dtype=np.intp)
 
 
 def fingerprint_catalogue(tools: Sequence[Tool]) -> str:
     """Return the fingerprint of the tools of a catalogue and their texts. It does not depend on names of sources."""
-    return digest(
-        "catalogue/1", sorted([*key, render(tool, "full")] for key, tool in zip(keys(tools), tools, strict=True))
-    )
+    texts = (render(tool, "full") for tool in tools)
+    return digest("catalogue/1", sorted([*key, text] for key, text in zip(keys(tools), texts, strict=True)))
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
 def save(folder: Path, draft: Draft) -> Model:
-    """Write a model folder completely or not at all; it replaces an earlier model.
-
-    Args:
-        folder: the folder; its parents are made.
-        draft: its content.
-    """
+    """Write a model folder completely or not at all; it replaces an earlier model. Missing parent folders are made."""
     from safetensors.numpy import save_file
 
     partial = folder.with_name(f".{folder.name}.partial")
@@ -352,16 +344,16 @@ def _link(file: str, to: str) -> None:
 
 def _write_manifest(file: Path, manifest: Manifest) -> None:
     """Write a manifest with its digest."""
-    # the digest is that of the values as a reader gets them: tuples, for example, are lists then
-    sealed = msgspec.json.decode(msgspec.json.encode(manifest), type=Manifest).seal()
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(sealed), indent=1) + b"\n")
+    # A reader gets lists where the manifest has tuples. It is decoded here as well, so that the digests are equal.
+    decoded = msgspec.json.decode(msgspec.json.encode(manifest), type=Manifest)
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(decoded.seal()), indent=1) + b"\n")
 
 
 def _list_files(folder: Path) -> list[str]:
     """List the files below a folder without the manifest and hidden files, as sorted paths with slashes."""
     paths = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
-    shown = [path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)]
-    return sorted(name for name in shown if name != MANIFEST)
+    visible_paths = [path for path in paths if not any(name.startswith(".") for name in path.parts)]
+    return sorted(path.as_posix() for path in visible_paths if path.as_posix() != MANIFEST)
 
 
 def digest_file(file: Path) -> str:
@@ -384,9 +376,9 @@ def verify(folder: Path) -> Manifest:
         StoreError: if a file is damaged, missing or unknown; the message names it.
     """
     manifest = read_manifest(folder)
-    differing = manifest.files.keys() ^ set(_list_files(folder))
-    if differing:
-        name = min(differing)
+    missing_or_unknown = manifest.files.keys() ^ set(_list_files(folder))
+    if missing_or_unknown:
+        name = min(missing_or_unknown)
         state = "is missing" if name in manifest.files else "does not belong to it"
         raise StoreError(f"{folder}: the model is damaged: {name} {state}. Fit the model again.")
     for name, expected in manifest.files.items():
@@ -426,7 +418,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def stamp(folder: Path | None) -> tuple[int, int, int] | None:
-    """Return a cheap stamp that changes when another model is put into the folder; None: there is none."""
+    """Return a cheap stamp that changes when another model is put into the folder; None if there is no model."""
     if folder is None:
         return None
     try:
@@ -450,11 +442,7 @@ def check_recipe(folder: Path, manifest: Manifest, recipe: str) -> None:
 
 
 def load(folder: Path, *, recipe: str | None = None) -> Model:
-    """Verify and read a model folder.
-
-    Args:
-        folder: the folder.
-        recipe: the recipe that the model must belong to; None: any.
+    """Verify and read a model folder. If `recipe` is given, the model must belong to that recipe.
 
     Raises:
         NotFound: if there is no model.
@@ -484,12 +472,9 @@ def load(folder: Path, *, recipe: str | None = None) -> Model:
 
 
 def list_models(shelf: Path) -> list[tuple[Path, Manifest | str]]:
-    """List the models in a folder by name, each with its manifest or with the reason why it cannot be used.
+    """List the models in `shelf` by name, each with its manifest or with the reason why it cannot be used.
 
-    Every file is compared with its digest. A folder without a manifest and without arrays is no model.
-
-    Args:
-        shelf: the folder that contains the folders of the models.
+    Every file is compared with its digest. A folder with neither a manifest nor arrays is no model.
     """
     models: list[tuple[Path, Manifest | str]] = []
     for folder in sorted(path for path in shelf.glob("*") if path.is_dir() and path.name[0] != "."):
