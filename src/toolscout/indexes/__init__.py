@@ -65,12 +65,7 @@ def new_index(name: str, dim: int, settings: Settings) -> VectorIndex:
     # The setting cannot name the plug-ins by which toolscout-scale replaces built-in parts: `auto` chooses them.
     plugin = None if plugin_name in SCALE_INDEX_NAMES else plugins.find_plugin(plugins.INDEX_PLUGINS, plugin_name)
     if plugin is None:
-        if plugin_name in EXTRAS_OF_INDEXES:
-            extra = EXTRAS_OF_INDEXES[plugin_name]
-            raise MissingExtra(f"index {plugin_name}: it needs another package. Run  pip install 'toolscout[{extra}]'")
-        plugin_names = {plugin.name for plugin in plugins.list_plugins(plugins.INDEX_PLUGINS)} - SCALE_INDEX_NAMES
-        names = dict.fromkeys([*BUILT_IN_INDEXES, *EXTRAS_OF_INDEXES, *sorted(plugin_names)])
-        raise ConfigError(f"index: expected the name of an index of {', '.join(names)}, found {name!r}")
+        raise _explain_missing(name)
     make_index = plugins.load_function(plugin)
     try:
         index: VectorIndex = make_index(dim, argument, settings)
@@ -81,13 +76,24 @@ def new_index(name: str, dim: int, settings: Settings) -> VectorIndex:
     return index
 
 
+def _explain_missing(name: str) -> UserError:
+    """Return the error for a setting `index` that names neither a built-in index nor an installed plug-in."""
+    plugin_name = name.partition(":")[0]
+    extra = EXTRAS_OF_INDEXES.get(plugin_name)
+    if extra is not None:
+        return MissingExtra(f"index {plugin_name}: it needs another package. Run  pip install 'toolscout[{extra}]'")
+    plugin_names = {plugin.name for plugin in plugins.list_plugins(plugins.INDEX_PLUGINS)} - SCALE_INDEX_NAMES
+    names = dict.fromkeys([*BUILT_IN_INDEXES, *EXTRAS_OF_INDEXES, *sorted(plugin_names)])
+    return ConfigError(f"index: expected the name of an index of {', '.join(names)}, found {name!r}")
+
+
 def choose_index(n_tools: int, name: str = "auto") -> str:
     """Choose the built-in index over the vectors of a catalogue: `exact` or `ann`.
 
     Args:
-        n_tools: of the catalogue.
-        name: the setting `index`. `exact` and `ann` are returned as they are. For any other, also an engine, the result
-            depends on the number of tools, and on whether the package of `ann` is installed.
+        n_tools: number of tools in the catalogue.
+        name: the setting `index`. `exact` and `ann` are returned as they are. For every other value, the result is
+            `ann` if the catalogue is large and the package of `ann` is installed.
     """
     if name in ("exact", "ann"):
         return name
@@ -99,11 +105,12 @@ def find_index_class(name: str, n_tools: int = 0) -> type[Exact]:
 
     Args:
         name: `ann`; any other name stands for the exact index.
-        n_tools: of the catalogue. For a large one, the exact index may come from a package (`large.find_large`).
+        n_tools: number of tools. For a large catalogue, the exact index may come from a package (`large.find_large`).
 
     Raises:
         MissingExtra: for `ann`, if its package is not installed.
     """
-    index_class = require_large("ann") if name == "ann" else find_large("large-exact", n_tools) or Exact
+    large_class = require_large("ann") if name == "ann" else find_large("large-exact", n_tools)
+    index_class = large_class or Exact
     assert isinstance(index_class, type) and issubclass(index_class, Exact)
     return index_class

@@ -104,12 +104,13 @@ class BM25:
         Args:
             batches: the tools.
             settings: as in `build`.
-            ids: of all tools, if `earlier` is given; None: the batches contain all tools.
+            ids: ids of all tools, required with `earlier`. By default, the batches contain all tools.
             earlier: terms of the tools that are not in the batches. The index equals one that is built of all tools.
         """
         built = build_arrays(batches, settings, earlier)
         arrays = {"data": built.data, "indices": built.indices, "indptr": built.indptr}
-        index = cls(tuple(built.ids) if ids is None else ids, Vocabulary.of(built.vocabulary), arrays, settings)
+        all_ids = tuple(built.ids) if ids is None else ids
+        index = cls(all_ids, Vocabulary.of(built.vocabulary), arrays, settings)
         index.counts = built.counts
         return index
 
@@ -152,12 +153,12 @@ class BM25:
         scores = np.zeros(len(self.ids), dtype=np.float32)
         if postings:
             tools = np.concatenate([self._indices[start:end] for _, start, end, _ in postings])
-            parts = [
+            term_scores = [
                 self._data[start:end] if weight == 1 else self._data[start:end] * np.float32(weight)
                 for _, start, end, weight in postings
             ]
             # `bincount` adds the scores of each tool, in double precision.
-            scores = np.bincount(tools, np.concatenate(parts), len(self.ids)).astype(np.float32)
+            scores = np.bincount(tools, np.concatenate(term_scores), len(self.ids)).astype(np.float32)
         scores.flags.writeable = False
         if (len(self._scores_cache) + 1) * len(scores) > MAX_CACHED_SCORES:
             self._scores_cache = {}
@@ -172,10 +173,12 @@ class BM25:
         """
         if (cached := self._terms_cache.get(query)) is not None:
             return cached
-        words = self._token_kinds[0].tokens.split(query)  # all kinds share the tokenizer
         kinds = self._token_kinds
+        words = kinds[0].tokens.split(query)  # all kinds have the same tokenizer, and so the same words
         terms = [kind.mark + term for kind in kinds for word in words for term in kind.tokens.list_terms(word)]
-        counts = Counter(terms if self.settings.repeats else list(dict.fromkeys(terms)))
+        if not self.settings.repeats:
+            terms = list(dict.fromkeys(terms))
+        counts = Counter(terms)
         return self._remember_terms(query, counts, self._find_postings(counts))
 
     def _remember_terms(
@@ -212,16 +215,18 @@ class BM25:
         spreads = []
         for query, mask in zip(queries, masks(visible, len(queries)), strict=True):
             best, scores = self._find_best(query, depth, mask)
-            n_tools = len(self.ids) if mask is None else int(np.count_nonzero(mask))
-            # If no tool has a term of the query, all have the score 0, and the first visible tool is the best.
-            first_visible = 0 if mask is None else int(np.argmax(mask))
-            first = int(best[0]) if len(best) else first_visible
-            # `_find_best` leaves out scores of 0. Where tools are missing, the next best score is therefore 0.
-            row = scores if len(best) == min(depth, n_tools) else np.append(scores, np.float32(0.0))
-            moments = None  # mean and deviation, which the package for large catalogues may estimate
-            if self._large is not None and len(best):
-                moments = self._large.describe_scores(self._list_postings(query), mask)
-            spreads.append(Spread(pad_best(row, depth), first, *(moments or describe_scores(self.scores(query), mask))))
+            n_visible = len(self.ids) if mask is None else int(np.count_nonzero(mask))
+            if len(best) < min(depth, n_visible):  # `_find_best` leaves out scores of 0, so the next best score is 0
+                scores = np.append(scores, np.float32(0.0))
+            estimate = None
+            if len(best):
+                first = int(best[0])
+                if self._large is not None:
+                    estimate = self._large.describe_scores(self._list_postings(query), mask)
+            else:  # all visible tools have the score 0, so the first of them is the best
+                first = 0 if mask is None else int(np.argmax(mask))
+            mean, deviation = estimate or describe_scores(self.scores(query), mask)
+            spreads.append(Spread(pad_best(scores, depth), first, mean, deviation))
         return spreads
 
     def at(self, query: str, positions: Sequence[int]) -> Scores:
@@ -235,9 +240,7 @@ class BM25:
     def score_terms(self, query: str, ids: Sequence[str]) -> Scores:
         """Return what each term of a query that some tool has adds to the score of each tool, `(terms, len(ids))`.
 
-        Args:
-            query: the text.
-            ids: of tools of the index; for other ids the scores are wrong.
+        Every id must be in the index; for other ids the scores are wrong.
         """
         positions = np.array([bisect.bisect_left(self.ids, tool_id) for tool_id in ids], dtype=np.int32)
         return self._score_terms_at(self._list_postings(query), positions)
@@ -255,16 +258,17 @@ class BM25:
         return table * weights[:, None]
 
     def count_tools(self, text: str) -> int:
-        """Count the tools that have the stem of every word of a text. Function words are ignored; without others, 0."""
-        terms = dict.fromkeys(self._token_kinds[0].tokens(text), 1.0)
-        postings = self._find_postings(terms)
-        if not terms or len(postings) < len(terms):
+        """Count the tools with the stem of every word of a text, except function words; 0 if it has only those."""
+        stems = self._token_kinds[0]
+        counts = dict.fromkeys(stems.tokens(text), 1.0)
+        postings = self._find_postings(counts)
+        has_unknown_stem = len(postings) < len(counts)
+        if not counts or has_unknown_stem:
             return 0
-        lists = sorted((self._indices[start:end] for _, start, end, _ in postings.values()), key=len)
-        tools, *longer_lists = lists
-        for others in longer_lists:
+        tools, *longer_lists = sorted((self._indices[start:end] for _, start, end, _ in postings.values()), key=len)
+        for others in longer_lists:  # both lists ascend, so a binary search finds the tools that are in both
             places = np.minimum(np.searchsorted(others, tools), len(others) - 1)
-            tools = tools[others[places] == tools]  # both lists ascend: this is their intersection
+            tools = tools[others[places] == tools]
         return len(tools)
 
     def mass(self, query: str) -> tuple[float, float]:
@@ -272,15 +276,15 @@ class BM25:
 
         The bound is the score of a tool that repeats every term without end. Terms of no tool count as the rarest.
         """
-        upper_bound, n_known, n_stems = 0.0, 0, 0
         counts, postings = self._look_up_terms(query)
+        weight_of_mark = {kind.mark: kind.weight for kind in self._token_kinds}
+        upper_bound = 0.0
         for term, count in counts.items():
-            is_written = term.startswith(WRITTEN_MARK)
-            kind = self._token_kinds[is_written]  # stems are the first kind, words as written the second
-            upper_bound += count * self._measure_rarity(postings.get(term)) * kind.share
-            if not is_written:
-                n_known, n_stems = n_known + (term in postings), n_stems + 1
-        return upper_bound, n_known / max(n_stems, 1)
+            mark = WRITTEN_MARK if term.startswith(WRITTEN_MARK) else ""
+            upper_bound += count * self._measure_rarity(postings.get(term)) * weight_of_mark[mark]
+        stems = [term for term in counts if not term.startswith(WRITTEN_MARK)]
+        n_known = sum(stem in postings for stem in stems)
+        return upper_bound, n_known / max(len(stems), 1)
 
     def _measure_rarity(self, postings: Postings | None) -> float:
         """Compute how rare a term is (its IDF, Lucene's form); `postings`: None if no tool has the term."""
@@ -303,15 +307,18 @@ class BM25:
         score = scores[position]
         counts, postings = self._look_up_terms(query)
         label_of = self._label_terms(query)
-        score_of_label: dict[str, float] = {}  # of a stem and the words as written with that stem together
+        score_of_label: dict[str, float] = {}  # a stem and the words as written with that stem have one label
         for term, term_score in zip(postings, self._score_terms_of(position, postings), strict=True):
             if term_score:
-                score_of_label[label_of[term]] = score_of_label.get(label_of[term], 0.0) + term_score
-        missing = [term for term in counts if not term.startswith(WRITTEN_MARK) and term not in score_of_label]
+                label = label_of[term]
+                score_of_label[label] = score_of_label.get(label, 0.0) + term_score
+        stems = [term for term in counts if not term.startswith(WRITTEN_MARK)]
+        missing = tuple(stem for stem in stems if stem not in score_of_label)
         if not score:
-            return Explanation("bm25", None, 0.0, "no word in common", missing=tuple(missing))
-        terms = dict(sorted(score_of_label.items(), key=lambda item: -item[1]))
-        return Explanation("bm25", rank(scores, position, visible), float(score), terms=terms, missing=tuple(missing))
+            return Explanation("bm25", None, 0.0, "no word in common", missing=missing)
+        best_first = sorted(score_of_label, key=score_of_label.__getitem__, reverse=True)
+        terms = {label: score_of_label[label] for label in best_first}
+        return Explanation("bm25", rank(scores, position, visible), float(score), terms=terms, missing=missing)
 
     def _score_terms_of(self, position: int, postings: Mapping[str, Postings]) -> list[float]:
         """Return what each term adds to the score of the tool at a position."""
@@ -332,18 +339,17 @@ class BM25:
     def weigh_tool(self, tool: Tool) -> dict[str, float]:
         """Return the weight of each term in a tool of the index: its score divided by its rarity.
 
-        `weigh_query` returns the other factor. So an engine that stores these weights computes the score of a query as
-        a dot product. The weights change with the mean length of all tools, but not with how many tools have a term.
+        An engine that stores these weights computes a score as their dot product with those of `weigh_query`. The
+        weights change with the mean length of all tools, but not with how many tools have a term.
         """
         position = place(self.ids, tool.id)
         texts = render_fields(tool, self.settings)
         terms = {kind.mark + word: 1.0 for kind in self._token_kinds for text in texts for word in kind.tokens(text)}
         postings = self._find_postings(terms)
+        scores = self._score_terms_of(position, postings)
         return {
-            term: term_score / self._measure_rarity(posting)
-            for (term, posting), term_score in zip(
-                postings.items(), self._score_terms_of(position, postings), strict=True
-            )
+            term: score / self._measure_rarity(posting)
+            for (term, posting), score in zip(postings.items(), scores, strict=True)
         }
 
     def weigh_query(self, query: str) -> dict[str, float]:
@@ -405,5 +411,5 @@ class BM25:
 
 
 def _are_positions(indices: npt.NDArray[np.int32], n_tools: int) -> bool:
-    """Tell whether all values are positions of tools."""
-    return bool(indices.min(initial=0) == 0 and indices.max(initial=-1) < n_tools)
+    """Return whether all values are positions of tools."""
+    return bool(indices.min(initial=0) >= 0 and indices.max(initial=-1) < n_tools)

@@ -147,14 +147,15 @@ class EarlierTerms:
             The terms; the pairs, in which the number of a term is its place among these terms.
         """
         # The terms of a kind are neighbours in the vocabulary, and so are their postings.
-        first, end = np.cumsum([0, *self._counts.n_terms])[[kind, kind + 1]].tolist()
-        part = slice(int(self._indptr[first]), int(self._indptr[end]))
-        tools = self._new_position_of[self._indices[part]]
+        first = int(self._counts.n_terms[:kind].sum())
+        end = first + int(self._counts.n_terms[kind])
+        postings = slice(int(self._indptr[first]), int(self._indptr[end]))
+        tools = self._new_position_of[self._indices[postings]]
         terms = np.repeat(np.arange(first, end), np.diff(self._indptr[first : end + 1]))
         is_kept = tools >= 0
-        present, numbers = np.unique(terms[is_kept], return_inverse=True)  # numbers: places in `present`
-        names = [self._vocabulary[term] for term in present.tolist()]
-        return names, _Pairs(numbers.astype(np.int32), tools[is_kept], self._counts.counts[part][is_kept])
+        kept_terms, numbers = np.unique(terms[is_kept], return_inverse=True)
+        names = [self._vocabulary[term] for term in kept_terms.tolist()]
+        return names, _Pairs(numbers.astype(np.int32), tools[is_kept], self._counts.counts[postings][is_kept])
 
 
 class _KindOfTerms:
@@ -168,8 +169,10 @@ class _KindOfTerms:
     def __init__(self, kind: TokenKind, settings: BM25Settings) -> None:
         """Start without terms."""
         self.kind = kind
-        # One weight for each text of `render_fields`: the glosses, if they count, are the last text.
-        self._text_weights = np.array([*settings.fields.values(), *filter(None, [settings.glosses])])
+        weights = [*settings.fields.values()]  # one for each text of `render_fields`
+        if settings.glosses:
+            weights.append(settings.glosses)
+        self._text_weights = np.array(weights)
         self.vocabulary: dict[str, int] = {}
         self._term_numbers_of: dict[str, tuple[int, ...]] = {}  # word → numbers of its terms
         self._pairs: list[_Pairs] = []
@@ -184,12 +187,13 @@ class _KindOfTerms:
 
         Args:
             words: the words of each text of each tool (`render_fields`), tool by tool.
-            positions: of the tools in the index.
+            positions: positions of the tools in the index.
 
         Returns:
             Number of terms in each text, `(tools, texts)`.
         """
-        terms, lengths = array("i"), []  # the number of each term of all texts; terms in each text
+        terms = array("i")  # the numbers of the terms of all texts, one text after the other
+        lengths = []
         for text in words:
             n_before = len(terms)
             for word in text:
@@ -222,11 +226,12 @@ class _KindOfTerms:
         order = sorted(range(len(names)), key=names.__getitem__)
         ranks = np.empty(len(names), dtype=np.int32)
         ranks[order] = np.arange(len(names), dtype=np.int32)
-        empty = _Pairs(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.float32))
+        empty = _Pairs(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.float32))  # if there are no tools
         terms, tools, counts = (np.concatenate(column) for column in zip(empty, *self._pairs, strict=True))
         self._pairs.clear()  # frees their memory before the arrays are copied once more
         terms = ranks[terms]
-        by_term = np.argsort((terms.astype(np.int64) << 32) + tools)  # one key orders by both
+        # In one 64-bit key, the term is the upper half and the tool the lower half. So it orders by term, then by tool.
+        by_term = np.argsort((terms.astype(np.int64) << 32) + tools)
         return [names[number] for number in order], _Pairs(terms[by_term], tools[by_term], counts[by_term])
 
 
@@ -237,32 +242,28 @@ def build_arrays(
 
     Args:
         batches: the tools, in ascending order of their ids, none twice.
-        settings: fields, tokenizer, weights.
+        settings: settings of the index.
         earlier: terms of the tools that are not in the batches. Then `ids` of the result lacks these tools.
     """
     kinds = [_KindOfTerms(kind, settings) for kind in list_kinds(settings)]
     ids, lengths = _read_tools(batches, settings, kinds, earlier)
     n_words = lengths @ np.array(list(settings.fields.values()))  # of each tool, weighted by field
-    mean = n_words.sum() / max(len(n_words), 1) or 1.0  # 1 without words, since it is a divisor
-    saturation = settings.k1 * (1 - settings.b + settings.b * n_words / mean)
+    mean_words = n_words.sum() / max(len(n_words), 1) or 1.0  # without any words, 1 avoids a division by 0
+    saturation = settings.k1 * (1 - settings.b + settings.b * n_words / mean_words)
     vocabulary: list[str] = []
     scores, indices, frequencies, counts = [], [], [], []
     for kind in kinds:
         terms, pairs = kind.sort()
         frequency = np.bincount(pairs.terms, minlength=len(terms))
         vocabulary += terms
-        scores.append(_score_pairs(pairs, frequency, saturation, kind.kind.share))
+        scores.append(_score_pairs(pairs, frequency, saturation, kind.kind.weight))
         indices.append(pairs.tools)
         frequencies.append(frequency)
         counts.append(pairs.counts)
-    return BM25Arrays(
-        ids,
-        vocabulary,
-        np.concatenate(scores),
-        np.concatenate(indices),
-        np.concatenate([[0], np.cumsum(np.concatenate(frequencies))]).astype(np.int32),
-        TermCounts(np.concatenate(counts), lengths, np.array([len(part) for part in frequencies], dtype=np.int32)),
-    )
+    n_terms = np.array([len(frequency) for frequency in frequencies], dtype=np.int32)
+    indptr = np.concatenate([[0], np.cumsum(np.concatenate(frequencies))]).astype(np.int32)
+    term_counts = TermCounts(np.concatenate(counts), lengths, n_terms)
+    return BM25Arrays(ids, vocabulary, np.concatenate(scores), np.concatenate(indices), indptr, term_counts)
 
 
 def _read_tools(
@@ -282,24 +283,27 @@ def _read_tools(
     if earlier is not None:
         lengths.append(earlier.lengths)
         for number, kind in enumerate(kinds):
-            kind.take_over(*earlier.list_pairs(number))
-    for batch in filter(None, batches):
+            terms, pairs = earlier.list_pairs(number)
+            kind.take_over(terms, pairs)
+    for batch in batches:
+        if not batch:
+            continue
         positions = np.arange(len(ids), len(ids) + len(batch), dtype=np.int32)
-        if earlier is not None:  # so far positions among the new tools alone
+        if earlier is not None:  # `positions` count only the new tools: look up their positions among all tools
             positions = earlier.new_positions[positions].astype(np.int32)
         ids += [tool.id for tool in batch]
         words = [split(text) for tool in batch for text in render_fields(tool, settings)]
         n_terms = [kind.read(words, positions) for kind in kinds]
         lengths.append(n_terms[0][:, :n_fields])  # all kinds have as many terms, and glosses do not lengthen a tool
     all_lengths = np.concatenate(lengths).astype(np.int32)
-    # So far kept tools come first: now all are brought into the order of their positions.
+    # The lengths of the kept tools come first. Bring all into the order of the positions of their tools.
     if earlier is not None:
         all_lengths = all_lengths[np.argsort(np.concatenate([earlier.kept_positions, earlier.new_positions]))]
     return ids, all_lengths
 
 
 def _score_pairs(
-    pairs: _Pairs, frequency: npt.NDArray[np.int64], saturation: npt.NDArray[np.float64], share: float
+    pairs: _Pairs, frequency: npt.NDArray[np.int64], saturation: npt.NDArray[np.float64], weight: float
 ) -> npt.NDArray[np.float32]:
     """Return the score of each pair (Lucene's BM25).
 
@@ -307,22 +311,22 @@ def _score_pairs(
         pairs: of one kind of terms.
         frequency: `(terms,)`, number of tools with each term.
         saturation: `(tools,)`, the count at which a term has half of its greatest score.
-        share: weight of this kind of terms in a score; see `TokenKind`.
+        weight: weight of this kind of terms in a score; see `TokenKind`.
     """
-    # IDF
+    # The inverse document frequency of each term.
     rarity = np.log(1 + (len(saturation) - frequency + 0.5) / (frequency + 0.5))
     scores = np.empty(len(pairs.terms), dtype=np.float32)
     for start in range(0, len(scores), SCORED_PAIRS):
         terms, tools, counts = (column[start : start + SCORED_PAIRS] for column in pairs)
-        scores[start : start + SCORED_PAIRS] = share * (rarity[terms] * counts / (counts + saturation[tools]))
+        scores[start : start + SCORED_PAIRS] = weight * (rarity[terms] * counts / (counts + saturation[tools]))
     return scores
 
 
 def render_fields(tool: Tool, settings: BM25Settings) -> list[str]:
     """Render each field of a tool as a text.
 
-    If the settings give them a weight, the last text has the *glosses* of the description: English words for words of
-    another language.
+    The last text has the *glosses* of the description: English words for words of another language. It is left out if
+    the settings give glosses the weight 0.
     """
     # The other tokenizers are for comparison with published baselines, which index the texts as they are.
     render_field = render if settings.tokenizer == "code" else _render_plain
@@ -337,7 +341,8 @@ def _render_plain(tool: Tool, field: str) -> str:
 
     A dataset entry without a title (ToolLens) has one text, which is rendered as its description.
     """
-    if tool.meta.get("title") == "" and tool.meta.get("text"):
+    has_only_text = tool.meta.get("title") == "" and tool.meta.get("text")
+    if has_only_text:
         return render(tool, "raw") if field == "description" else ""
     if field == "name":
         return WORD_BOUNDARY.sub(" ", render(tool, "name"))
@@ -359,12 +364,12 @@ def find_shared_parameters(tools: Iterable[Tool]) -> dict[str, list[str]]:
     for tool in tools:
         sizes[tool.source] += 1
         counts[tool.source].update(set(parameter_names(tool.parameters, depth=1)))
-    return {
-        source: names
-        for source, count in counts.items()
-        if sizes[source] >= MIN_SHARING_TOOLS
-        and (names := sorted(name for name, n_tools in count.items() if n_tools >= MIN_SHARED_PART * sizes[source]))
-    }
+    shared: dict[str, list[str]] = {}
+    for source, count in counts.items():
+        names = sorted(name for name, n_tools in count.items() if n_tools >= MIN_SHARED_PART * sizes[source])
+        if names and sizes[source] >= MIN_SHARING_TOOLS:
+            shared[source] = names
+    return shared
 
 
 def drop_parameters(tool: Tool, names: Sequence[str]) -> Tool:

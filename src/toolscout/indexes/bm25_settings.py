@@ -52,8 +52,9 @@ class BM25Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     b: float = 0.75
 
     def __post_init__(self) -> None:
-        unknown = [name for name in self.fields if name not in STYLES]
-        if unknown or not self.fields or not all(0 < weight < math.inf for weight in self.fields.values()):
+        are_known = all(name in STYLES for name in self.fields)
+        have_weights = all(0 < weight < math.inf for weight in self.fields.values())
+        if not (self.fields and are_known and have_weights):
             raise ConfigError(f"fields: expected weights above 0 for any of {', '.join(STYLES)}, found {self.fields!r}")
         if not (0 <= self.k1 < math.inf and 0 <= self.b <= 1):
             raise ConfigError(f"expected k1 of 0 or more and b from 0 to 1, found k1={self.k1} and b={self.b}")
@@ -97,19 +98,18 @@ class TokenKind(NamedTuple):
     Attributes:
         mark: prefix of each term in the vocabulary: "" for stems, `WRITTEN_MARK` for words as written.
         tokens: splits a text into terms, without the prefix.
-        share: weight of the kind in a score; the shares of all kinds add up to 1.
+        weight: weight of the kind in a score; the weights of all kinds add up to 1.
     """
 
     mark: str
     tokens: WordSplitter
-    share: float
+    weight: float
 
 
 def list_kinds(settings: BM25Settings) -> tuple[TokenKind, ...]:
     """Return the kinds of terms of an index: stems first, then words as written, unless their weight is 0."""
     tokens = tokenizer_for(settings.tokenizer, settings.stem, settings.stopwords, settings.fold)
-    share = settings.written if settings.stem else 0.0
-    if not share:
+    if not settings.stem or not settings.written:  # without stemming, `tokens` are the words as written already
         return (TokenKind("", tokens, 1.0),)
     written = tokenizer_for(settings.tokenizer, False, settings.stopwords, settings.fold)
-    return (TokenKind("", tokens, 1.0 - share), TokenKind(WRITTEN_MARK, written, share))
+    return (TokenKind("", tokens, 1.0 - settings.written), TokenKind(WRITTEN_MARK, written, settings.written))

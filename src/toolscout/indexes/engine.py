@@ -33,7 +33,7 @@ WeighTerms = Callable[[Sequence[str]], Sequence[Mapping[str, float]]]
 
 
 class EngineInUse(Unavailable):
-    """Raised if an engine that serves one process is in use by another, which will see a change of the catalogue."""
+    """Raised if another process uses an engine that serves only one. That process will see a changed catalogue."""
 
 
 class Snapshot(NamedTuple):
@@ -106,11 +106,9 @@ class VectorEngine(Protocol):
         ...
 
     def search_words(self, nearest: VectorIndex, words: BM25) -> WordsInEngine:
-        """Return the search for words in the collection that an index searches.
+        """Return the search for words in the collection of `nearest`, which `open_index` returned.
 
-        Args:
-            nearest: an index that `open_index` returned.
-            words: weighs the terms of queries.
+        `words` weighs the terms of queries.
         """
         ...
 
@@ -145,6 +143,8 @@ def find_engine(index: str) -> VectorEngine | None:
     None if the setting names an index that is not an engine, or if the package of the engine is missing.
     """
     name = index.partition(":")[0]
-    plugin = None if name in BUILT_IN_INDEXES else plugins.find_plugin(plugins.INDEX_PLUGINS, name)
-    loaded: object = plugin and plugins.load_plugin(plugin)
+    if name in BUILT_IN_INDEXES:
+        return None
+    plugin = plugins.find_plugin(plugins.INDEX_PLUGINS, name)
+    loaded: object = plugins.load_plugin(plugin) if plugin else None
     return loaded if isinstance(loaded, VectorEngine) else None

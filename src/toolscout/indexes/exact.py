@@ -98,8 +98,8 @@ class Exact:
         self.slack = slack
         # Caches, by the bytes of a query: nearest tools and their cosines, all cosines, mean and deviation.
         self._nearest: dict[bytes, tuple[Positions, Vectors]] = {}
-        self._last_cosines: tuple[bytes, Vectors] | None = None
-        self._last_description: tuple[bytes, tuple[float, float]] | None = None
+        self._last_cosines: tuple[bytes | None, Vectors] = None, np.empty(0, dtype=np.float32)
+        self._last_description: tuple[bytes | None, tuple[float, float]] = None, (0.0, 0.0)
         self._moments: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
 
     def upsert(self, ids: Sequence[str], vectors: Array) -> None:
@@ -145,11 +145,11 @@ class Exact:
         limits = masks(visible, len(rows))
         ids, values = [], []
         for start in range(0, len(rows), EXACT_BATCH):
-            part = slice(start, start + EXACT_BATCH)
-            for row, positions, mask in zip(
-                rows[part], self.find_candidates(rows[part], k, limits[part]), limits[part], strict=True
-            ):
-                best, scores = self._choose_best(row, positions, k if row.any() else 0)
+            batch, batch_limits = rows[start : start + EXACT_BATCH], limits[start : start + EXACT_BATCH]
+            candidates = self.find_candidates(batch, k, batch_limits)
+            for row, positions, mask in zip(batch, candidates, batch_limits, strict=True):
+                n_nearest = k if row.any() else 0  # a row of zeros has no direction, so no tool is near it
+                best, scores = self._choose_best(row, positions, n_nearest)
                 ids.append([self.ids[position] for position in best.tolist()])
                 values.append(scores)
                 if mask is None:
@@ -180,12 +180,7 @@ class Exact:
         and Stability of Numerical Algorithms, section 3.1). Two orders can differ by twice that, d · eps · |a| · |b|.
         From one order to the other, the k-th nearest can move down by this much, and a tool below it up by as much.
         `slack` is twice the sum of both moves, 4 · d · eps · |a| for the longest vector a; |b| is the query's length.
-
-        Args:
-            row: `(dim,)`, the query.
-            approximate: `(len(ids),)`, products with every vector, summed in any order.
-            k: number of nearest tools.
-            mask: mask over positions; None for all.
+        `approximate` has the products of the query, `row`, with every vector, summed in any order.
         """
         best = top_k(approximate, k, mask)
         if not len(best):
@@ -225,36 +220,36 @@ class Exact:
         return [self._summarise(row, depth, mask) for row, mask in zip(rows, masks(visible, len(rows)), strict=True)]
 
     def _summarise(self, row: Vectors, depth: int, mask: Mask | None) -> Spread:
-        """Summarise the cosines of a query with the visible tools. Without a mask, moments spare computing them all."""
-        if mask is not None or len(self.ids) <= self.dim:  # two moments cost more than the cosines of few tools
+        """Summarise the cosines of a query with the visible tools; see `spreads`."""
+        if mask is not None or len(self.ids) <= self.dim:  # moments cost more than the cosines of few tools
             return spread(self.cosines(row), depth, mask)
-        nothing_cached = np.empty(0, dtype=np.intp), row[:0]
-        best, scores = self._nearest.get(row.tobytes(), nothing_cached)
-        if len(best) < min(depth, len(self.ids)):  # nothing is cached, or a search for fewer tools
+        no_tools = np.empty(0, dtype=np.intp), row[:0]
+        best, scores = self._nearest.get(row.tobytes(), no_tools)
+        has_cached_too_few = len(best) < min(depth, len(self.ids))
+        if has_cached_too_few:
             [positions] = self.find_candidates(row[None], depth, [None])
             best, scores = self._choose_best(row, positions, depth)
             self._remember_nearest(row, best, scores)
         return Spread(pad_best(scores, depth), int(best[0]), *self.describe_cosines(row))
 
     def describe_cosines(self, query: Vectors) -> tuple[float, float]:
-        """Compute the mean and the standard deviation of a query's cosines with all tools, (0, 0) without tools.
+        """Compute mean and standard deviation of all tools' cosines with a query (a unit row); (0, 0) without tools.
 
         The last result is cached, because ranking and abstention need it one after the other.
-
-        Args:
-            query: `(dim,)`, a unit row.
         """
         if not len(self.vectors):
             return 0.0, 0.0
         key = query.tobytes()
-        if self._last_description is None or self._last_description[0] != key:
+        last_key, description = self._last_description
+        if last_key != key:
             mean_vector, products = self.compute_moments()
             row = query.astype(np.float64)
             mean_cosine = float(np.einsum("d,d->", mean_vector, row))
             mean_square = float(np.einsum("d,d->", np.einsum("de,e->d", products, row), row))
             deviation = max(mean_square - mean_cosine * mean_cosine, 0.0) ** 0.5
-            self._last_description = key, (mean_cosine, deviation)
-        return self._last_description[1]
+            description = mean_cosine, deviation
+            self._last_description = key, description
+        return description
 
     def compute_moments(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Compute the mean of the vectors, `(dim,)`, and of their outer products, `(dim, dim)`, and cache both."""
@@ -264,28 +259,21 @@ class Exact:
         return self._moments
 
     def at(self, query: Vectors, positions: Sequence[int]) -> Vectors:
-        """Compute the cosines of the tools at some positions, equal to those of `search`.
-
-        Args:
-            query: `(dim,)`, a unit row.
-            positions: positions of tools.
-        """
+        """Compute the cosines of the tools at some positions with a query (a unit row), equal to those of `search`."""
         return self.compute_cosines(query, np.array(positions, dtype=np.intp))
 
     def cosines(self, query: Vectors) -> Vectors:
-        """Compute the cosine of every tool, `(len(ids),)`, read only, equal to those of `search`.
+        """Compute the cosine of every tool with a query (a unit row), read only, equal to those of `search`.
 
         The last result is cached, because ranking and abstention need it one after the other.
-
-        Args:
-            query: `(dim,)`, a unit row.
         """
         key = query.tobytes()
-        if self._last_cosines is None or self._last_cosines[0] != key:
-            scores: Vectors = np.einsum("nd,d->n", self.vectors, query)
+        last_key, scores = self._last_cosines
+        if last_key != key:
+            scores = np.einsum("nd,d->n", self.vectors, query)
             scores.flags.writeable = False
             self._last_cosines = key, scores
-        return self._last_cosines[1]
+        return scores
 
     def explain(self, query: Array, tool_id: str, visible: Mask | None = None) -> Explanation:
         """Explain rank and score of one tool, exact at any rank.
@@ -359,7 +347,8 @@ class Exact:
             )
             index._replace(ids, vectors, slack=float(meta["slack"]))
             if len(ids):
-                mean, products = index._moments = arrays["mean"], arrays["products"]
+                mean, products = arrays["mean"], arrays["products"]
+                index._moments = mean, products
                 is_intact = is_intact and mean.shape == (index.dim,) and products.shape == (index.dim, index.dim)
         except (KeyError, TypeError, ValueError, AttributeError):
             is_intact = False

@@ -52,19 +52,24 @@ def top_k(
     """
     if visible is not None and visible.shape != scores.shape:
         raise ValueError(f"expected a mask of shape {scores.shape}, found {visible.shape}")
-    positions = None if visible is None else np.flatnonzero(visible)
-    if positions is not None:
-        scores = scores[positions]
+    is_candidate = visible
     if floor is not None:  # many equal scores, such as those of tools without a word of the query, slow the partition
-        above = np.flatnonzero(scores > floor)
-        scores, positions = scores[above], above if positions is None else positions[above]
+        above = scores > floor
+        is_candidate = above if visible is None else above & visible
+    if is_candidate is None:
+        return _find_best(scores, k)
+    positions = np.flatnonzero(is_candidate)
+    return positions[_find_best(scores[positions], k)]
+
+
+def _find_best(scores: npt.NDArray[np.floating], k: int) -> npt.NDArray[np.intp]:
+    """Find the positions of the `k` best scores, as `top_k` does without a mask and a floor."""
     k = min(k, scores.size)
     if k <= 0:
         return np.empty(0, dtype=np.intp)
-    kth = np.partition(scores, scores.size - k)[scores.size - k]
-    best = np.flatnonzero(scores >= kth)
-    best = best[np.argsort(-scores[best], kind="stable")[:k]]
-    return best if positions is None else positions[best]
+    kth_best = np.partition(scores, scores.size - k)[scores.size - k]
+    best = np.flatnonzero(scores >= kth_best)  # more than `k` positions if some scores equal the k-th best
+    return best[np.argsort(-scores[best], kind="stable")[:k]]
 
 
 def spread(scores: npt.NDArray[np.floating], depth: int, visible: Mask | None = None) -> Spread:
@@ -88,12 +93,7 @@ def describe_scores(scores: npt.NDArray[np.floating], visible: Mask | None = Non
 
 
 def pad_best(best: npt.NDArray[np.floating], depth: int) -> npt.NDArray[np.float64]:
-    """Pad the best scores to `depth` values by repeating the lowest, as `Spread` requires.
-
-    Args:
-        best: descending, at least one.
-        depth: number of values to return.
-    """
+    """Pad descending scores, at least one, to `depth` values by repeating the lowest, as `Spread` requires."""
     lowest = best[-1]
     row = np.full(depth, lowest, dtype=np.float64)
     row[: len(best)] = best[:depth]
@@ -104,7 +104,8 @@ def masks(visible: Mask | Sequence[Mask | None] | None, n: int) -> Sequence[Mask
     """Return one mask for each of `n` queries, None for a query that sees all tools.
 
     Args:
-        visible: one mask for all queries, one mask (or None) per query, or None: all queries see all tools.
+        visible: one mask for all queries; one mask (or None) per query, as a sequence or as the rows of a table; or
+            None: all queries see all tools.
         n: number of queries.
     """
     if visible is None:

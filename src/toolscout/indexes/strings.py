@@ -202,15 +202,16 @@ class Vocabulary:
         """
         if len(self.terms) <= MAX_CACHED_TERMS:
             return {term: number for number, term in enumerate(self.terms)}.get
-        # Not a method: its reference to `self` would close a circle, and mapped files would stay open until a
-        # collection of garbage.
+        # A method would refer to `self`, which refers to the method. The mapped files of such a cycle would stay open
+        # until the garbage collector runs, so this is a function of the module.
         find = functools.partial(_find_number, self.terms, self._index)
         return functools.lru_cache(MAX_CACHED_TERMS)(find)
 
 
 def _find_number(terms: Strings, index: StringIndex, term: str) -> int | None:
     """Return the number of a term, or None; see `Vocabulary.get`."""
-    return next(iter(index.find(term, terms.__getitem__)), None)
+    numbers = index.find(term, terms.__getitem__)
+    return numbers[0] if numbers else None
 
 
 def _hash(string: str) -> int:

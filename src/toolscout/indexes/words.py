@@ -36,7 +36,7 @@ MAX_CACHED_WORDS: Final = 100_000  # of each splitter
 MAX_SHARED_WORDS: Final = 2_048  # words whose stems or forms are cached for all splitters
 MAX_SHARED_TEXTS: Final = 64  # texts whose stems are cached for all stages
 
-Split = TypeVar("Split")
+Forms = TypeVar("Forms")
 
 
 def tokenize(
@@ -68,7 +68,8 @@ def list_stems_in_order(text: str) -> tuple[str, ...]:
 
     They are cached, because several stages ask for the stems of the same request.
     """
-    stem, stopwords, fold = True, False, True  # given by position as elsewhere: only then is the splitter shared
+    # Keyword arguments would be another key in the cache of `tokenizer_for`, and make a second splitter.
+    stem, stopwords, fold = True, False, True
     return tuple(tokenizer_for("code", stem, stopwords, fold)(text))
 
 
@@ -80,21 +81,14 @@ class WordSplitter:
     """
 
     def __init__(self, tokenizer: Tokenizer, stem: bool, stopwords: bool, fold: bool) -> None:
-        """Fix the settings.
-
-        Args:
-            tokenizer: `code` splits identifiers, `plain` does not.
-            stem: whether English endings are removed.
-            stopwords: whether function words are dropped.
-            fold: whether accents are removed.
-        """
+        """Fix the settings, which `tokenize` describes."""
         self._splits_identifiers, self._fold = tokenizer == "code", fold
         if self._splits_identifiers:
-            self._find_words, list_forms, stopword_set = _CODE_WORD.findall, _list_forms, _STOPWORDS
+            self._find_words, list_forms, function_words = _CODE_WORD.findall, _list_forms, _STOPWORDS
         else:
-            self._find_words, list_forms, stopword_set = _PLAIN_WORD.findall, _keep_word, _PLAIN_STOPWORDS
-        dropped = stopword_set if stopwords else frozenset[str]()
-        make_term = _stem_word if stem else str
+            self._find_words, list_forms, function_words = _PLAIN_WORD.findall, _keep_word, _PLAIN_STOPWORDS
+        dropped = function_words if stopwords else frozenset[str]()
+        make_term = _stem_word if stem else str  # `str` returns a form unchanged
 
         class WordCache(dict[str, tuple[str, ...]]):
             def __missing__(self, word: str) -> tuple[str, ...]:
@@ -127,10 +121,14 @@ def tokenizer_for(tokenizer: Tokenizer, stem: bool, stopwords: bool, fold: bool)
     return WordSplitter(tokenizer, stem, stopwords, fold)
 
 
-def _remember(split: Callable[[str], Split]) -> Callable[[str], Split]:
-    """Cache the results of a function of a word for the last words, except long ones. All splitters share the cache."""
-    split_cached = functools.lru_cache(MAX_SHARED_WORDS)(split)
-    return lambda word: split_cached(word) if len(word) <= MAX_CACHED_WORD_CHARS else split(word)
+def _cache_short_words(compute: Callable[[str], Forms]) -> Callable[[str], Forms]:
+    """Cache the results of a function of a word, except for long words. All splitters share the cache."""
+    compute_cached = functools.lru_cache(MAX_SHARED_WORDS)(compute)
+
+    def compute_or_recall(word: str) -> Forms:
+        return compute_cached(word) if len(word) <= MAX_CACHED_WORD_CHARS else compute(word)
+
+    return compute_or_recall
 
 
 @functools.lru_cache(maxsize=1)
@@ -138,15 +136,15 @@ def _load_stemmer() -> tuple[Callable[[str], str], threading.Lock]:
     """Return the function that stems an English word, and the lock to hold while it is called."""
     import Stemmer
 
-    max_cached_words = 0  # `_remember` caches the stems
+    max_cached_words = 0  # `_cache_short_words` caches the stems
     return Stemmer.Stemmer("english", max_cached_words).stemWord, threading.Lock()
 
 
-@_remember
+@_cache_short_words
 def _stem_word(word: str) -> str:
     """Remove the English ending of a word (Snowball)."""
     stem, lock = _load_stemmer()
-    with lock:  # a stemmer uses one internal buffer
+    with lock:  # a stemmer writes each stem into the same buffer, so only one thread at a time may call it
         return str(stem(word))
 
 
@@ -155,7 +153,7 @@ def _keep_word(word: str) -> Sequence[str]:
     return (word,)
 
 
-@_remember
+@_cache_short_words
 def _list_forms(word: str) -> Sequence[str]:
     """List the forms, in lower case, under which `code` indexes one run of letters and digits.
 
@@ -166,7 +164,7 @@ def _list_forms(word: str) -> Sequence[str]:
         return [word.lower()]
     if _RUN_CHAR.match(word):
         return [word[i : i + 2] for i in range(len(word) - 1)] or [word]  # one character alone has no pair
-    pieces = _DIGITS_OR_OTHERS.findall(word)
+    pieces = _DIGITS_OR_OTHERS.findall(word)  # runs of digits and of letters
     parts = [*pieces, *(part for piece in pieces for part in _split_camel_case(piece))]
     forms = [word, *(part for part in parts if len(part) > 1)]
     return list(dict.fromkeys(form.casefold() for form in forms))
@@ -176,8 +174,11 @@ def _split_camel_case(word: str) -> list[str]:
     """Split a word at inner capitals: `getUser` at the U, `HTTPServer` at the S, `URLs` nowhere."""
     cuts = [0]
     for i in range(1, len(word)):
-        before, letter, after = word[i - 1], word[i], word[i + 1 : i + 3]
-        # Within capitals, only one that begins a word of three letters or more: so `URLs` stays whole.
-        if letter.isupper() and (before.islower() or (before.isupper() and len(after) == 2 and after.islower())):
+        if not word[i].isupper():
+            continue
+        before, next_two = word[i - 1], word[i + 1 : i + 3]
+        # After another capital, a word begins only where two small letters follow: so `URLs` stays whole.
+        begins_in_capitals = before.isupper() and len(next_two) == 2 and next_two.islower()
+        if before.islower() or begins_in_capitals:
             cuts.append(i)
     return [word[start:end] for start, end in itertools.pairwise([*cuts, len(word)])]
