@@ -48,16 +48,24 @@ def bound_share(failures: float, count: int, error: float) -> float:
         count: size of the sample; 0 gives the bound 1.
         error: above 0; the share is above the bound with a probability of at most this.
     """
-    low = share = failures / count if count else 1.0
+    if not count:
+        return 1.0
+    low = share = failures / count
     high = 1.0
-    while high - low > 1e-6:  # halves the range until it is that small
+    while high - low > 1e-6:  # each step halves the range that contains the bound
         middle = (low + high) / 2
-        divergence = (share * math.log(share / middle) if share else 0.0) + (  # of Kullback and Leibler
-            (1 - share) * math.log((1 - share) / (1 - middle)) if share < 1 else 0.0
-        )
-        is_plausible = count * divergence <= math.log(1 / error)  # that the share is `middle`
-        low, high = (middle, high) if is_plausible else (low, middle)
+        if count * _compute_divergence(share, middle) > math.log(1 / error):
+            high = middle
+        else:
+            low = middle
     return high
+
+
+def _compute_divergence(share: float, expected: float) -> float:
+    """Compute how far a share of failures is from an expected share (Kullback-Leibler divergence)."""
+    of_failures = share * math.log(share / expected) if share > 0 else 0.0
+    of_successes = (1 - share) * math.log((1 - share) / (1 - expected)) if share < 1 else 0.0
+    return of_failures + of_successes
 
 
 class _Bettors:
@@ -75,11 +83,7 @@ class _Bettors:
         self.seen, self.high, self.since = 0, 0.0, 0
 
     def _place_bets(self, log_factors: list[float]) -> None:
-        """Multiply the money in each bet by the bet's factor, for all bettors alike.
-
-        Args:
-            log_factors: natural logarithm of the factor of each bet.
-        """
+        """Multiply the money in each bet by a factor, whose natural logarithm is given, for all bettors alike."""
         n_bets = len(log_factors)
         if self.seen % self._block == 0:  # one more bettor starts
             self._log_gains = np.vstack([self._log_gains.reshape(-1, n_bets), np.zeros((1, n_bets))])
@@ -105,9 +109,9 @@ class ShareTest(_Bettors):
             block: number of observations after which the next bettor starts.
         """
         super().__init__(block)
-        self._at_failure, self._at_success = (  # log of the factors 1 + λ (failed - bound), with λ = risk / bound
-            [math.log1p(risk / bound * (failed - bound)) for risk in SHARES_AT_RISK] for failed in (1.0, 0.0)
-        )
+        # Logarithms of the factors 1 + λ (failed - bound). With λ = risk / bound, a success costs `risk` of the stake.
+        self._at_failure = [math.log1p(risk / bound * (1.0 - bound)) for risk in SHARES_AT_RISK]
+        self._at_success = [math.log1p(risk / bound * (0.0 - bound)) for risk in SHARES_AT_RISK]
 
     def observe(self, failed: float) -> None:
         """Bet on one more call: 1 if it failed, else 0."""
@@ -126,10 +130,10 @@ class ConformalTest(_Bettors):
             block: number of observations after which the next bettor starts.
         """
         super().__init__(block)
-        self._values, self._both = sorted(reference), both  # the values of the observations are added in order
+        self._values, self._both = sorted(reference), both  # `observe` inserts each number in order
 
     def rank(self, value: float, tie: float) -> float:
-        """Return the p-value of a number: the share of the numbers so far, and of itself, that are as high.
+        """Return the p-value of a number: the share of the numbers so far, and of itself, that are at least as high.
 
         Args:
             value: the number.
@@ -140,14 +144,12 @@ class ConformalTest(_Bettors):
         return min(1.0, max(MIN_P, (above + tie * (equal + 1)) / (len(self._values) + 1)))
 
     def observe(self, value: float, tie: float) -> float:
-        """Bet on one more number. Returns its p-value.
-
-        Args:
-            value: the number.
-            tie: as in `rank`. It must not depend on the number.
-        """
+        """Bet on one more number, and return its p-value. `tie` is that of `rank`; it must not depend on the number."""
         p = self.rank(value, tie)
         bisect.insort(self._values, value)
-        sides = (p, max(MIN_P, 1.0 - p)) if self._both else (p,)  # the p-values of high values, and of low ones
-        self._place_bets([math.log(power) + (power - 1.0) * math.log(side) for side in sides for power in POWERS])
+        p_values = [p]
+        if self._both:
+            p_values.append(max(MIN_P, 1.0 - p))  # it is small if the number is low
+        logs = [math.log(p_value) for p_value in p_values]
+        self._place_bets([math.log(power) + (power - 1.0) * log for log in logs for power in POWERS])
         return p
