@@ -277,6 +277,14 @@ def test_what_only_the_client_can_do_is_refused_by_name(fields: object, reason: 
         parse_server("a", fields, Path("mcp.json"))
 
 
+def test_a_type_that_is_no_text_is_an_error_of_its_server_alone(tmp_path: Path) -> None:
+    path = write(tmp_path / ".mcp.json", {"mcpServers": {"bad": {**STDIO, "type": ["stdio"]}, "good": STDIO}})
+    entries = load_entries(path)
+    assert parse_server("good", entries["good"], path).transport == "stdio"
+    with pytest.raises(SourceError, match='expected "type" stdio'):
+        parse_server("bad", entries["bad"], path)
+
+
 def test_a_field_that_is_not_used_is_named(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         parse_server("a", {**STDIO, "alwaysAllow": ["x"], "description": "d", "maxRetries": 3}, Path("mcp.json"))

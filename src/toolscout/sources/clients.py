@@ -7,6 +7,7 @@ tool that the user forbade there stays forbidden here.
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -147,14 +148,18 @@ def find_files(home: Path) -> Iterator[Path]:
 
     Codex, Copilot CLI and Claude Code look elsewhere if CODEX_HOME, COPILOT_HOME or CLAUDE_CONFIG_DIR is set.
     """
-    applications = ("Library/Application Support", os.environ.get("XDG_CONFIG_HOME", ".config"), "AppData/Roaming")
+    app_folders = ("Library/Application Support", os.environ.get("XDG_CONFIG_HOME", ".config"), "AppData/Roaming")
     for pattern in (pattern for client in CLIENTS for pattern in client.user):
         first, _, tail = pattern.partition("/")
-        moved_to = os.environ.get(_MOVED.get(first, ""), "")
-        usual_folder = first if tail else ""  # a file such as .claude.json is in the home itself
-        folders = applications if first == "{app}" else (moved_to or usual_folder,)
-        for folder in folders:
-            yield from sorted(file for file in (home / folder).glob(tail or first) if file.is_file())
+        moved_to = os.environ.get(_MOVED[first]) if first in _MOVED else None
+        if first == "{app}":
+            searches = [(folder, tail) for folder in app_folders]
+        elif moved_to:
+            searches = [(moved_to, tail or first)]  # without a tail, `first` is a file such as .claude.json
+        else:
+            searches = [("", pattern)]
+        for folder, file_pattern in searches:
+            yield from sorted(file for file in (home / folder).glob(file_pattern) if file.is_file())
 
 
 def read_configuration(path: Path, project: str | None = None) -> dict[str, Entry] | None:
@@ -173,15 +178,15 @@ def read_configuration(path: Path, project: str | None = None) -> dict[str, Entr
     document = load_document(path)
     if project is not None:
         document = _get(document, "projects", project)
-    listings = list(_find_listings(document))
-    rules = [document, *_load_settings(path, project)]
+    listings = _find_listings(document)
+    settings = list(_load_settings(path, project))
     entries: dict[str, Entry] = {}
     for keys, listing in listings:
         if isinstance(listing, str):  # a plug-in of Claude Code names a file
             return read_configuration(_find_plugin(path) / listing)
         client = choose_client(path, keys)
         for name, fields in _list_entries(listing):
-            entries.setdefault(name, _apply_rules(rules, name, Entry(fields, client)))
+            entries.setdefault(name, _apply_rules(document, settings, name, Entry(fields, client)))
     return entries if listings else None
 
 
@@ -202,7 +207,7 @@ def _find_plugin(path: Path) -> Path:
 
 def names_servers(document: object) -> bool:
     """Return whether a document has a key for servers in the spelling of any client."""
-    return next(_find_listings(document), None) is not None or bool(_list_projects(document))
+    return bool(_find_listings(document) or _list_projects(document))
 
 
 def find_projects(path: Path) -> list[str]:
@@ -212,27 +217,29 @@ def find_projects(path: Path) -> list[str]:
 
 def _list_projects(document: object) -> list[str]:
     """List the folders of the projects for which a document of Claude Code has servers."""
-    projects = _get(document, "projects")
-    listed = projects.items() if isinstance(projects, Mapping) else ()
-    return [str(folder) for folder, fields in listed if _get(fields, "mcpServers")]
+    projects = _read_mapping(_get(document, "projects"))
+    return [folder for folder, fields in projects.items() if _get(fields, "mcpServers")]
 
 
-def _find_listings(document: object) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Yield each path of keys that leads to servers in a document, with the value there.
+def _find_listings(document: object) -> list[tuple[tuple[str, ...], object]]:
+    """Return each path of keys that leads to servers in a document, with the value there.
 
-    The value is an object, in Continue a list, and in a plug-in of Claude Code the name of a file. The file of a
-    plug-in may have no key: then the document itself is the object of servers.
+    The file of a plug-in of Claude Code may have no key: then the document itself is the object of servers.
     """
-    has_keys = False
-    for keys in dict.fromkeys(client.keys for client in CLIENTS):
-        value = _get(document, *keys)
-        is_object = isinstance(value, Mapping) and (keys not in _SHARED_KEYS or _are_servers(value))
-        is_list = isinstance(value, list) and value and keys[-1] in ("mcpServers", "modelContextProtocolServers")
-        if is_object or is_list or (isinstance(value, str) and value and keys == _SERVERS):
-            yield keys, value
-            has_keys = True
-    if not has_keys and isinstance(document, Mapping) and all(map(_is_server, document.values())) and document:
-        yield _SERVERS, document
+    candidates = [(keys, _get(document, *keys)) for keys in dict.fromkeys(client.keys for client in CLIENTS)]
+    listings = [(keys, value) for keys, value in candidates if _lists_servers(keys, value)]
+    if not listings and isinstance(document, Mapping) and document and all(map(_is_server, document.values())):
+        return [(_SERVERS, document)]
+    return listings
+
+
+def _lists_servers(keys: tuple[str, ...], value: object) -> bool:
+    """Return whether a value under these keys has servers: an object, a list, or the name of a file with them."""
+    if isinstance(value, Mapping):
+        return keys not in _SHARED_KEYS or _are_servers(value)
+    if isinstance(value, list):
+        return bool(value) and keys[-1] in ("mcpServers", "modelContextProtocolServers")  # in Continue
+    return isinstance(value, str) and bool(value) and keys == _SERVERS  # in a plug-in of Claude Code
 
 
 _SHARED_KEYS: Final = (("mcp",), ("extensions",))  # other documents use these names for other things
@@ -243,8 +250,9 @@ def _is_server(value: object) -> bool:
     """Return whether a value can only be a server: a program with arguments, or an address of a kind."""
     if not isinstance(value, Mapping):
         return False
-    has_program = isinstance(value.get("command"), str) and {"args", "type", "env"} & value.keys()
-    return bool(has_program) or (value.get("type") in ("http", "sse", "ws") and isinstance(value.get("url"), str))
+    is_program = isinstance(value.get("command"), str) and any(key in value for key in ("args", "type", "env"))
+    is_address = value.get("type") in ("http", "sse", "ws") and isinstance(value.get("url"), str)
+    return is_program or is_address
 
 
 def _are_servers(value: Mapping[object, object]) -> bool:
@@ -255,44 +263,40 @@ def _are_servers(value: Mapping[object, object]) -> bool:
 
 def _list_entries(listing: object) -> Iterator[tuple[str, object]]:
     """Yield name and fields of each entry, of an object or of a list of named objects."""
-    if isinstance(listing, Mapping):
-        named = [(str(name), fields) for name, fields in listing.items()]
+    if isinstance(listing, list):
+        named = [(str(_get(fields, "name") or f"server {number}"), fields) for number, fields in enumerate(listing, 1)]
     else:
-        named = []
-        for number, fields in enumerate(listing if isinstance(listing, list) else (), 1):
-            title = fields.get("name") if isinstance(fields, Mapping) else None
-            named.append((str(title or f"server {number}"), fields))
+        named = list(_read_mapping(listing).items())
     for name, fields in named:
-        if not (isinstance(fields, Mapping) and fields.get("type") in _BUILT_IN):
+        if str(_get(fields, "type")) not in _BUILT_IN:
             yield name, fields
 
 
 def choose_client(path: Path, keys: tuple[str, ...] | None = None) -> Client:
-    """Return the client that has a usual file most like the path. `keys`: of clients with these keys alone."""
-    text = path.as_posix()
+    """Return the client that has a usual file most like the path, among the clients with these keys if given."""
 
     def count_common(client: Client) -> int:
-        """Count the parts at the end of the path that are the same in a usual file of the client: 0 to 3."""
-        files = [file.replace("{app}", "").split("/") for file in (*client.user, *client.project)]
-        for length in (3, 2, 1):
-            tails = ["/".join(parts[-length:]) for parts in files if len(parts) >= length and parts[-length:] != ["*"]]
-            if any(re.search(rf"(^|/){re.escape(tail).replace(re.escape('*'), '[^/]*')}$", text) for tail in tails):
-                return length
-        return 0
+        return max((_count_common_parts(path, file) for file in (*client.user, *client.project)), default=0)
 
-    return max((client for client in CLIENTS if keys in (None, client.keys)), key=count_common)
+    return max((client for client in CLIENTS if keys is None or client.keys == keys), key=count_common)
+
+
+def _count_common_parts(path: Path, usual_file: str) -> int:
+    """Count how many parts at the end of a path match a usual file such as `.cursor/mcp.json`, up to 3."""
+    patterns = usual_file.removeprefix("{app}/").split("/")
+    count = 0
+    for part, pattern in zip(reversed(path.parts), reversed(patterns), strict=False):
+        if not fnmatch.fnmatchcase(part, pattern):
+            break
+        count += 1
+    is_any_file = count == 1 and patterns[-1] == "*"  # such a match says nothing about the client
+    return 0 if is_any_file else min(count, 3)
 
 
 def is_file_of(name: str, path: Path) -> bool:
-    """Return whether a path is one of the usual files of a client, in a home folder or a project.
-
-    Args:
-        name: as in `CLIENTS`, such as `Cursor`.
-        path: an absolute path, such as `/home/ann/.cursor/mcp.json`.
-    """
-    usual = [file.removeprefix("{app}/") for client in CLIENTS if client.name == name for file in client.user]
-    usual += [file for client in CLIENTS if client.name == name for file in client.project]
-    return any(path.as_posix().endswith(f"/{file}") for file in usual)
+    """Return whether an absolute path is a usual file of a client in `CLIENTS`, in a home folder or a project."""
+    usual_files = [file for client in CLIENTS if client.name == name for file in (*client.user, *client.project)]
+    return any(path.as_posix().endswith("/" + file.removeprefix("{app}/")) for file in usual_files)
 
 
 # --- rules elsewhere in a file ---
@@ -311,18 +315,19 @@ def _get_names(document: object, *keys: str) -> list[str]:
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
-def _apply_rules(documents: Sequence[object], name: str, entry: Entry) -> Entry:
-    """Return an entry with the rules about it. `documents`: its own file, then the settings of Claude Code."""
-    document, *_ = documents
+def _apply_rules(document: object, claude_settings: Sequence[object], name: str, entry: Entry) -> Entry:
+    """Return an entry with the rules about it in its own document and in the settings of Claude Code."""
+    documents = (document, *claude_settings)
     enabled_names = [*_get_names(document, "mcp", "allowed"), *_get_names(document, "allowMCPServers")]  # Gemini CLI
     disabled_names = [*_get_names(document, "mcp", "excluded"), *_get_names(document, "excludeMCPServers")]
-    for settings in documents:  # Claude Code
+    for settings in documents:
         disabled_names += _get_names(settings, "disabledMcpServers")
         disabled_names += _get_names(settings, "disabledMcpjsonServers")
         disabled_names += [str(_get(rule, "serverName")) for rule in _as_list(_get(settings, "deniedMcpServers"))]
     allowed = _find_allowed(document, name)
     is_left_out = bool(enabled_names) and name not in enabled_names
-    disabled = name in disabled_names or is_left_out or allowed == ()
+    has_no_tool = allowed == ()
+    disabled = name in disabled_names or is_left_out or has_no_tool
     forbidden = tuple(pattern for settings in documents for pattern in _find_forbidden(settings, name))
     return entry._replace(inputs=_read_inputs(document), disabled=disabled, forbidden=forbidden, allowed=allowed)
 
@@ -330,12 +335,14 @@ def _apply_rules(documents: Sequence[object], name: str, entry: Entry) -> Entry:
 def _find_allowed(document: object, name: str) -> tuple[str, ...] | None:
     """Return patterns of the tools of a server that the file allows, if it allows no others. None: all."""
     listed = _get_names(document, "tools")  # an agent of Amazon Q or Kiro: "@server/tool", "@server" or "*"
-    if any(item.startswith("@") for item in listed) and "*" not in listed and f"@{name}" not in listed:
-        return tuple(item.partition("/")[2] for item in listed if item.startswith(f"@{name}/"))
+    is_list_of_servers = any(item.startswith("@") for item in listed)
+    allows_all = "*" in listed or f"@{name}" in listed
+    if is_list_of_servers and not allows_all:
+        return tuple(item.removeprefix(f"@{name}/") for item in listed if item.startswith(f"@{name}/"))
     profile = _get_zed_profile(document)
-    if _get(profile, "enable_all_context_servers") is False:
-        switches = _get(profile, "context_servers", name, "tools")
-        return tuple(str(tool) for tool, is_on in _read_mapping(switches).items() if is_on is True)
+    if _get(profile, "enable_all_context_servers") is False:  # then only the tools that are switched on
+        switches = _read_mapping(_get(profile, "context_servers", name, "tools"))
+        return tuple(tool for tool, is_on in switches.items() if is_on is True)
     return None
 
 
@@ -354,13 +361,15 @@ def _read_inputs(document: object) -> dict[str, str]:
 def _find_forbidden(document: object, name: str) -> Iterator[str]:
     """Yield patterns of the tools of a server that a client's general rules about tools forbid."""
     prefix = re.sub(r"[^\w-]", "_", name)  # as clients write the server's name before the names of its tools
-    denied = _list_denied(_get(document, "tools"))  # opencode: {"server_tool": false}, newer ones "deny"
-    denied += [key for key, action in _read_mapping(_get(document, "permission")).items() if action == "deny"]
-    yield from _cut_prefix(denied, f"{prefix}_")
-    rejected = [rule for rule in _as_list(_get(document, "amp.permissions")) if _get(rule, "action") == "reject"]
-    denied = [*_get_names(document, "amp.tools.disable"), *(str(_get(rule, "tool")) for rule in rejected)]
-    denied += _get_names(document, "permissions", "deny")  # Claude Code
-    yield from _cut_prefix(denied, f"mcp__{prefix}__")
+    permissions = _read_mapping(_get(document, "permission"))  # newer opencode: {"server_tool": "deny"}
+    in_opencode = [tool for tool, action in permissions.items() if action == "deny"]
+    in_opencode += _list_denied(_get(document, "tools"))  # older opencode: {"server_tool": false}
+    yield from _cut_prefix(in_opencode, f"{prefix}_")
+    amp_rules = _as_list(_get(document, "amp.permissions"))
+    in_amp = [str(_get(rule, "tool")) for rule in amp_rules if _get(rule, "action") == "reject"]
+    in_amp += _get_names(document, "amp.tools.disable")
+    in_claude_code = _get_names(document, "permissions", "deny")
+    yield from _cut_prefix(in_amp + in_claude_code, f"mcp__{prefix}__")
     yield from _list_denied(_get(_get_zed_profile(document), "context_servers", name, "tools"))
 
 
@@ -377,7 +386,8 @@ def _cut_prefix(patterns: list[str], prefix: str) -> Iterator[str]:
         elif pattern == prefix.rstrip("_"):
             yield "*"
         elif star and prefix.startswith(before_star):
-            yield from filter(None, (f"*{after_star}", after_star.lstrip("_")))
+            # The star may end inside the tool's own name, or right before it.
+            yield from (own_name for own_name in (f"*{after_star}", after_star.lstrip("_")) if own_name)
 
 
 def _list_denied(switches: object) -> list[str]:
@@ -439,11 +449,13 @@ def spell_entry(entry: Entry) -> tuple[dict[str, object], list[str]]:
         raise SourceError('expected an object with a "command" or a "url", found something else')
     fields = _flatten(entry.fields)
     _refuse_unsupported(fields)
-    in_order = sorted(fields, key="httpUrl".__eq__)  # moves it to the end, so that it wins over "url" as in Gemini CLI
-    spelled = {_FIELD_NAMES.get(key, key): fields[key] for key in in_order if fields[key] is not None}
-    filters = {key: spelled.pop(key) for key in list(spelled) if _spell_plainly(key) in _FILTERS}
-    unused = [key for key in spelled if key not in _READ and key not in _IGNORED and key not in _MERGED]
-    spelled = {key: value for key, value in spelled.items() if key in _READ}
+    renamed = {_FIELD_NAMES.get(key, key): value for key, value in fields.items() if value is not None}
+    if fields.get("httpUrl") is not None:
+        renamed["url"] = fields["httpUrl"]  # it wins over "url", as in Gemini CLI
+    filters = {key: value for key, value in renamed.items() if _normalize_key(key) in _FILTERS}
+    used = {*_READ, *_IGNORED, *_MERGED, *filters}
+    unused = [key for key in renamed if key not in used]
+    spelled = {key: value for key, value in renamed.items() if key in _READ}
     _merge_headers_and_variables(fields, spelled)
     _convert_command_and_type(spelled)
     if any(fields.get(key) is not None for key in ("timeout", *_TIMEOUTS)):
@@ -465,14 +477,15 @@ def _refuse_unsupported(fields: Mapping[str, object]) -> None:
 
 def _convert_command_and_type(spelled: dict[str, object]) -> None:
     """Split a `command` that is a list into `command` and `args`, and give `type` its name in MCP (in place)."""
-    if isinstance(command := spelled.get("command"), list):
-        spelled["command"] = next(iter(command), "")
+    command, kind = spelled.get("command"), spelled.get("type")
+    if isinstance(command, list):
+        spelled["command"] = command[0] if command else ""
         spelled["args"] = [*command[1:], *_as_list(spelled.get("args"))]
-    if isinstance(kind := spelled.get("type"), str):
+    if isinstance(kind, str):
         spelled["type"] = _TYPES.get(kind.lower(), kind)
 
 
-def _spell_plainly(key: str) -> str:
+def _normalize_key(key: str) -> str:
     """Return a key in lower case without hyphens and underscores, so that all spellings of it are the same."""
     return re.sub("[-_]", "", key).lower()
 
@@ -489,10 +502,13 @@ def _read_filters(filters: Mapping[str, object], entry: Entry) -> dict[str, obje
         if isinstance(value, Mapping) and "tool_names" not in value:
             denied += _list_denied(value)
             continue
-        patterns = _read_patterns(key, value["tool_names"] if isinstance(value, Mapping) else value)
-        if _spell_plainly(key) in _FORBIDDING:
+        listed = value["tool_names"] if isinstance(value, Mapping) else value
+        patterns = _read_patterns(key, listed)
+        plain_key = _normalize_key(key)
+        means_all = plain_key == "availabletools" and not patterns  # in Goose
+        if plain_key in _FORBIDDING:
             denied += patterns
-        elif patterns or _spell_plainly(key) != "availabletools":  # in Goose, an empty list means all
+        elif not means_all:
             allowed = [*(allowed or ()), *patterns]
     return {"allowed": allowed, "forbidden": denied}
 
@@ -500,18 +516,21 @@ def _read_filters(filters: Mapping[str, object], entry: Entry) -> dict[str, obje
 def _flatten(fields: Mapping[object, object]) -> dict[str, object]:
     """Return the fields of an entry together with those of an object in it: `transport` of Continue, `command` of Zed.
 
-    Raises:
-        SourceError: if only an extension of the client can start the server.
+    Raises SourceError if only an extension of the client can start the server.
     """
     flat = {str(key): value for key, value in fields.items()}
-    if isinstance(inner := flat.get("transport"), Mapping):
-        flat = {**flat, **inner}
+    transport = flat.get("transport")
+    if isinstance(transport, Mapping):
+        flat = {**flat, **transport}
         del flat["transport"]
-    elif isinstance(inner, str):
+    elif isinstance(transport, str):
         flat.setdefault("type", flat.pop("transport"))
-    if isinstance(inner := flat.get("command"), Mapping):
-        flat |= {"command": inner.get("path"), **{key: inner[key] for key in ("args", "env") if key in inner}}
-    if flat.get("source") == "extension" or ("settings" in flat and flat.keys() <= {"settings", "enabled", "source"}):
+    command = flat.get("command")
+    if isinstance(command, Mapping):
+        flat["command"] = command.get("path")
+        flat |= {key: command[key] for key in ("args", "env") if key in command}
+    has_only_settings = "settings" in flat and flat.keys() <= {"settings", "enabled", "source"}
+    if flat.get("source") == "extension" or has_only_settings:
         raise SourceError("an extension of the client brings this server, and only the client can start it")
     flat.pop("settings", None)
     return flat
@@ -527,10 +546,7 @@ _MERGED: Final = {
 
 
 def _merge_headers_and_variables(fields: Mapping[str, object], spelled: dict[str, object]) -> None:
-    """Merge headers and variables that have fields of their own into `headers` and `env` of `spelled`.
-
-    A field that only names a variable gets its value from the environment: `${env:NAME}`.
-    """
+    """Merge the values of the fields in `_MERGED` into `headers` and `env` of `spelled`; `${env:NAME}` is a variable."""
     headers = dict(_read_mapping(spelled.get("headers")))
     for key in ("requestOptions", "requestInit"):
         headers |= _read_mapping(_get(fields.get(key), "headers"))
@@ -539,11 +555,11 @@ def _merge_headers_and_variables(fields: Mapping[str, object], spelled: dict[str
     if variable := fields.get("bearer_token_env_var"):
         headers["Authorization"] = f"Bearer ${{env:{variable}}}"
     env = dict(_read_mapping(spelled.get("env")))
-    for key in ("env_vars", "env_keys"):
+    # In Codex (env_vars) a variable may be unset: it has an empty default. In Goose (env_keys) it must have a value.
+    for key, default in (("env_vars", ":-"), ("env_keys", "")):
         for item in _as_list(fields.get(key)):
-            variable = _get(item, "name") or item
-            # In Codex (env_vars) a variable may be unset; in Goose (env_keys) it must have a value.
-            env.setdefault(str(variable), f"${{env:{variable}:-}}" if key == "env_vars" else f"${{env:{variable}}}")
+            variable = str(_get(item, "name") or item)
+            env.setdefault(variable, f"${{env:{variable}{default}}}")
     for key, values in (("headers", headers), ("env", env)):
         if values and isinstance(spelled.get(key) or {}, Mapping):  # a wrong type stays: `parse_server` refuses it
             spelled[key] = values
@@ -566,20 +582,17 @@ def _read_patterns(key: str, value: object) -> list[str]:
 
 
 def _read_timeout(fields: Mapping[str, object], client: Client) -> float:
-    """Return the seconds that a server may take to start.
-
-    Raises:
-        SourceError: if it is no number above 0.
-    """
+    """Return the seconds that a server may take to start. Raises SourceError if they are no number above 0."""
     key = next((key for key in _TIMEOUTS if key in fields), "timeout")
     value = fields[key]
     if isinstance(value, Mapping):  # opencode: {"startup": …, "request": …}
         value = value.get("startup", value.get("request"))
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise SourceError(f'expected a number above 0 as "{key}", found {str(value)[:40]!r}')
+    if key in _TIMEOUTS:
+        return float(value) * _TIMEOUTS[key]
     unit = client.unit or ("ms" if value >= 1000 else "s")
-    seconds_per_unit = _TIMEOUTS.get(key, 0.001 if unit == "ms" else 1.0)
-    return float(value) * seconds_per_unit
+    return value * 0.001 if unit == "ms" else float(value)
 
 
 def _spell_variables(value: object, key: str, client: Client) -> object:
@@ -591,7 +604,7 @@ def _spell_variables(value: object, key: str, client: Client) -> object:
         return {name: _spell_variables(item, key, client) for name, item in value.items()}
     if isinstance(value, list):
         return [_spell_variables(item, key, client) for item in value]
-    if not isinstance(value, str) or key in ("allowed", "forbidden", "type"):
+    if not isinstance(value, str) or key == "type":
         return value
     if client.name == "Crush" and "$(" in value:
         raise SourceError(f'"{key}" runs a program to get a value. Put the value into a variable, and write ${{NAME}}')
