@@ -103,28 +103,29 @@ class Server:
 
 
 def split_project(locator: str) -> tuple[Path, str | None]:
-    """Split `FILE#PROJECT` into the configuration file and the project whose servers are meant.
+    """Split `FILE.json#PROJECT` into the file and the project, which is None if the locator names none.
 
-    Claude Code keeps the servers of each project in one file. Without a project, the second part is None.
+    Claude Code keeps the servers of all projects in one file.
     """
-    file, separator, project = os.path.expanduser(locator).partition(".json#")
-    return (Path(f"{file}.json"), project) if separator else (Path(file), None)
+    stem, separator, project = os.path.expanduser(locator).partition(".json#")
+    return (Path(f"{stem}.json"), project) if separator else (Path(stem), None)
 
 
 def name_projects(locator: str, folder: Path) -> list[str]:
     """Return the locators of all servers that a configuration file has for a folder.
 
-    For the file of Claude Code: the file, if it has servers for all projects, and `FILE#PROJECT`, if a project is the
-    folder or around it. Any other locator is returned as it is.
+    In the file of Claude Code, the folder or one around it may be a project with servers: they are at `FILE#PROJECT`.
     """
-    if os.path.basename(locator) != ".claude.json" or not os.path.isfile(locator):
+    path = Path(locator)
+    if path.name != ".claude.json" or not os.path.isfile(path):
         return [locator]
-    path, folders = Path(locator), [str(parent) for parent in (folder, *folder.parents)]
     projects = find_projects(path)
-    project = next((parent for parent in folders if parent in projects), None)
+    project = next((str(parent) for parent in (folder, *folder.parents) if str(parent) in projects), None)
     if project is None:
         return [locator]
-    return [*([locator] if read_configuration(path) else []), f"{locator}#{project}"]
+    project_locator = f"{locator}#{project}"
+    has_shared_servers = bool(read_configuration(path))
+    return [locator, project_locator] if has_shared_servers else [project_locator]
 
 
 def load_entries(path: Path) -> dict[str, Entry]:
@@ -138,25 +139,25 @@ def load_entries(path: Path) -> dict[str, Entry]:
     """
     file, project = split_project(str(path))
     entries = read_configuration(file, project)
-    if entries is None and not (project is None and find_projects(file)):
-        raise SourceError(f'{path}: expected servers under "mcpServers" or "servers", found no such key')
-    if not entries and project is None and (projects := find_projects(file)):
+    if entries:
+        return entries
+    projects = find_projects(file) if project is None else []
+    if projects:
         raise SourceError(f"{file}: its servers belong to projects. Run toolscout in one of {', '.join(projects[:5])}")
-    return entries or {}
+    if entries is None:
+        raise SourceError(f'{path}: expected servers under "mcpServers" or "servers", found no such key')
+    return {}
 
 
 def _read_transport(entry: Mapping[str, object]) -> tuple[Transport, str, str]:
-    """Return transport, command and URL of an entry.
-
-    Raises:
-        SourceError: if it lacks the command or URL that its type needs.
-    """
+    """Return transport, command and URL. Raises SourceError if the command or URL that the type needs is missing."""
     url, command = entry.get("url") or "", entry.get("command") or ""
     if not (isinstance(url, str) and isinstance(command, str) and (url or command)):
         raise SourceError('expected text as "command" or as "url", found neither: give one of them')
     kind = entry.get("type") or ("stdio" if command else "http")
     transport = _TRANSPORTS.get(re.sub("[-_]", "", str(kind)).lower())
-    if transport is None or (not command if transport == "stdio" else not url):
+    target = command if transport == "stdio" else url
+    if transport is None or not target:
         spelled = str(kind)[:40]
         raise SourceError(f'expected "type" stdio and a command, or http or sse and a url, found {spelled!r}')
     return transport, command, url
@@ -349,8 +350,6 @@ _OPTIONS_WITH_VALUE: Final = {
     "--entrypoint", "--platform", "--pull", "--add-host", "-l", "--label", "--publish",
 }  # fmt: skip
 _BRIDGES: Final = {"mcp-remote", "mcp-proxy", "supergateway"}  # programs that connect to the URL after them
-
-
 _GENERIC_WORDS: Final = {"mcp", "server", "servers"}
 _GENERIC_FOLDERS: Final = {"", ".", "/", "build", "dist", "out", "src", "bin", "lib"}
 _GENERIC_FILES: Final = {"index", "main", "server", "app", "cli", "run", "__main__"}
@@ -379,11 +378,7 @@ def _skip_options(program: str, words: Sequence[str]) -> list[str]:
 
 
 def _require_target(command: str, arguments: Sequence[str], advice: str) -> None:
-    """Refuse a launcher or an interpreter without a package or script to run: it would wait for input for ever.
-
-    Raises:
-        SourceError: with the advice.
-    """
+    """Raise SourceError for a launcher without a package or script to run: it would wait for input for ever."""
     program = Path(command).name
     runs_others = program in _LAUNCHERS or program in _SHELLS or _PYTHON.fullmatch(program)
     if runs_others and not _skip_options(program, arguments):
@@ -392,20 +387,25 @@ def _require_target(command: str, arguments: Sequence[str], advice: str) -> None
 
 def _name_command(words: Sequence[str]) -> str:
     """Name a command as people would: by what it serves, such as `git` for `uvx mcp-server-git`."""
-    program = Path(words[0]).name
-    words_left = _skip_options(program, words[1:])
-    if _PYTHON.fullmatch(program) and "-m" in words[:-1]:
-        return _drop_generic_words(words[list(words).index("-m") + 1])
+    command, *arguments = words
+    program = Path(command).name
+    is_python = _PYTHON.fullmatch(program) is not None
+    if is_python and "-m" in words[:-1]:
+        module = words[words.index("-m") + 1]
+        return _drop_generic_words(module)
+    words_left = _skip_options(program, arguments)
     if not words_left:
         return _drop_generic_words(program)
-    if program in _SHELLS and any(re.fullmatch(r"-[a-z]*c", word) for word in words[1:]):
-        return _name_shell_line(program, words_left[0])
+    target, *target_arguments = words_left
     if program == "env":
         return _name_command(words_left)
-    if program in _SHELLS or _PYTHON.fullmatch(program):
-        return _name_file(words_left[0])
+    runs_line = any(re.fullmatch(r"-[a-z]*c", word) for word in arguments)  # such as bash -lc "exec uvx …"
+    if program in _SHELLS and runs_line:
+        return _name_shell_line(program, target)
+    if program in _SHELLS or is_python:
+        return _name_file(target)
     if program in _LAUNCHERS:
-        return _name_package(words_left[0], words_left[1:]) or program
+        return _name_package(target, target_arguments) or program
     return _drop_generic_words(program)
 
 
@@ -419,21 +419,24 @@ def _name_package(word: str, words_after: Sequence[str]) -> str:
     """Name a package (`@scope/name@1.0`), an image or a script. A bridge to a URL is named like the URL."""
     if re.search(r"\.(py|[cm]?[jt]s)$", word):
         return _name_file(word)
-    scope, _, last = word.rpartition("/")
-    package = re.split(r"(?<=.)@|==|:", last)[0]  # without its version
+    scope, _, package_and_version = word.rpartition("/")
+    package, *_ = re.split(r"(?<=.)@|==|:", package_and_version)
     if package in _BRIDGES:
         address = next((item for item in words_after if item.startswith(("http://", "https://"))), None)
         return _name_url(address) if address else package
-    owner = scope.rpartition("/")[2].lstrip("@")
-    return owner if package in _GENERIC_WORDS and owner else _drop_generic_words(package)
+    owner = Path(scope).name.lstrip("@")
+    if owner and package in _GENERIC_WORDS:
+        return owner
+    return _drop_generic_words(package)
 
 
 def _name_file(path: str) -> str:
     """Name a script by its file, or by its folder if the file is called `index` or the like."""
     file = Path(path)
-    folders = [file.parent, *file.parent.parents]
-    folder = next((part.name for part in folders if part.name not in _GENERIC_FOLDERS), "")
-    return _drop_generic_words(folder if file.stem in _GENERIC_FILES and folder else file.stem)
+    if file.stem not in _GENERIC_FILES:
+        return _drop_generic_words(file.stem)
+    specific_folders = (folder.name for folder in file.parents if folder.name not in _GENERIC_FOLDERS)
+    return _drop_generic_words(next(specific_folders, file.stem))
 
 
 def _drop_generic_words(name: str) -> str:
@@ -447,17 +450,18 @@ def _drop_generic_words(name: str) -> str:
 
 
 def _name_url(url: str) -> str:
-    """Name a URL by its host without its ending, and its path without versions and parts that look like keys."""
+    """Name a URL: `https://api.example.com/v1/files/mcp` becomes `example/files`. Parts like keys are left out."""
     parts = urlsplit(url)
     segments = [part for part in parts.path.split("/") if part and not _is_like_key(part)]
     if segments and segments[-1] in ("mcp", "sse"):
         segments.pop()
-    host = parts.netloc.rpartition("@")[2]
-    labels = host.split(".")
-    if len(labels) > 1 and not re.fullmatch(r"[\d.:]+", host):
-        specific_labels = [label for label in labels[:-1] if label not in _GENERIC_LABELS]
-        host = "-".join(specific_labels) or host
-    return "/".join([host, *(segment for segment in segments if not re.fullmatch(r"v\d+", segment))])
+    segments = [segment for segment in segments if not re.fullmatch(r"v\d+", segment)]
+    _, _, host = parts.netloc.rpartition("@")
+    *labels, _top_level_domain = host.split(".")
+    is_ip_address = re.fullmatch(r"[\d.:]+", host) is not None
+    if labels and not is_ip_address:
+        host = "-".join(label for label in labels if label not in _GENERIC_LABELS) or host
+    return "/".join([host, *segments])
 
 
 def _is_like_key(segment: str) -> bool:
@@ -478,30 +482,29 @@ def show_url(url: str) -> str:
 def _find_value(server: Server, reference: str, environ: Mapping[str, str]) -> tuple[str, str]:
     """Return the name and the value of a variable `${reference}` in an entry.
 
-    The reference is `NAME`, `env:NAME`, `file:PATH` or `input:ID`, the last of which the entry's file defines.
+    The reference is `NAME`, `env:NAME`, `file:PATH` or `input:ID`, and may end with `:-` and a default.
 
     Raises:
         SourceError: if it has no value. The message contains no value.
     """
     reference, has_default, default = reference.partition(":-")
-    kind, colon, argument = reference.partition(":")
-    variable = argument if colon else kind
-    if kind == "file" and colon:
-        value: str | None = _read_small_file(server.folder / Path(argument).expanduser()).strip()
-    elif colon and kind != "env":
-        value = server.inputs.get(reference)
+    kind, name = reference.split(":", 1) if ":" in reference else ("env", reference)
+    if kind == "env":
+        value = environ.get(name)
+    elif kind == "file":
+        value = _read_small_file(server.folder / Path(name).expanduser()).strip()
     else:
-        value = environ.get(variable)
-    if not value and has_default:
-        value = default
-    if value is None and colon and kind != "env":
-        raise SourceError(
-            f"expected a value, found ${{{reference}}}, which only an editor can ask for: "
-            f"write ${{env:NAME}} instead and set NAME in the environment"
-        )
-    if value is None:
-        raise SourceError(f"expected the environment variable {variable}, found it unset: set it")
-    return variable, value
+        value = server.inputs.get(reference)
+    if has_default:
+        value = value or default
+    if value is not None:
+        return name, value
+    if kind == "env":
+        raise SourceError(f"expected the environment variable {name}, found it unset: set it")
+    raise SourceError(
+        f"expected a value, found ${{{reference}}}, which only an editor can ask for: "
+        f"write ${{env:NAME}} instead and set NAME in the environment"
+    )
 
 
 def resolve(server: Server, environ: Mapping[str, str]) -> Server:
@@ -536,10 +539,10 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
     headers = {key: fill(item) for key, item in server.headers.items()}
     url = fill(server.url)
     # Of a header such as "Bearer TOKEN", the last word is a secret too.
-    secrets.update(env.values(), headers.values(), (item.rpartition(" ")[2] for item in headers.values()))
+    secrets.update(env.values(), headers.values(), map(_get_last_word, headers.values()))
     for key, item in (*env.items(), *headers.items()):
         if looks_secret(key, item) and key.lower() not in PLAIN_HEADERS:
-            credentials |= {item, item.rpartition(" ")[2]}
+            credentials |= {item, _get_last_word(item)}
     if server.transport != "stdio":
         url_secrets = _check_url(url)
         secrets |= url_secrets
@@ -555,6 +558,10 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
         secrets=frozenset(secrets | {quote(secret, safe="") for secret in secrets}),
         credentials=frozenset(credentials),
     )
+
+
+def _get_last_word(text: str) -> str:
+    return text.rpartition(" ")[2]
 
 
 _CLIENT_VARIABLES: Final[Mapping[str, Callable[[Path], str]]] = {
@@ -574,11 +581,7 @@ MAX_VALUE_CHARS: Final = 100_000  # of a file whose content is a value, or of va
 
 
 def _read_small_file(path: Path) -> str:
-    """Return the text of a file.
-
-    Raises:
-        SourceError: if it cannot be read, or has more than `MAX_VALUE_CHARS`.
-    """
+    """Return the text of a file. Raises SourceError if it cannot be read, or has more than `MAX_VALUE_CHARS`."""
     try:
         with path.open(encoding="utf-8") as stream:
             text = stream.read(MAX_VALUE_CHARS + 1)
@@ -595,30 +598,26 @@ def _read_env_file(path: Path) -> dict[str, str]:
     variables: dict[str, str] = {}
     for line in _read_small_file(path).splitlines():
         match = re.match(r"\s*(?:export\s+)?([\w.]+)\s*=\s*(.*)$", line)
-        if match is None:
+        if match is None:  # a blank line, a comment, or no assignment
             continue
-        value = match[2].strip()
-        quoted = re.match(r"""(["'])(.*)\1\s*(#.*)?$""", value)
-        variables[match[1]] = quoted[2] if quoted else re.split(r"\s#", value)[0].strip()
+        name, text = match.groups()
+        quoted = re.match(r"""(["'])(?P<value>.*)\1\s*(#.*)?$""", text)
+        variables[name] = quoted["value"] if quoted else re.sub(r"\s#.*", "", text).strip()
     return variables
 
 
 def _check_url(url: str) -> set[str]:
-    """Check the URL of a server, and return the secrets in it.
+    """Return the secrets in the URL of a server. Raises SourceError if it is no http or https URL with a host.
 
-    These are the user, the password, parts of the path that look like keys, and all values of the query: any of them
-    may be a key.
-
-    Raises:
-        SourceError: if it is no http or https URL with a host.
+    Every value of the query may be a key, so all of them count.
     """
     try:
         parts = urlsplit(url)
-        # `.port` itself raises ValueError for a text and above 65535.
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-            raise ValueError
-    except ValueError:
-        raise SourceError('expected an http:// or https:// address as "url", found something else') from None
+        has_valid_port = parts.port != 0
+    except ValueError:  # a port that is no number from 0 to 65535, or a broken address in brackets
+        has_valid_port = False
+    if not has_valid_port or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SourceError('expected an http:// or https:// address as "url", found something else')
     keys = [part for part in parts.path.split("/") if _is_like_key(part)]
     values = [value for _, value in parse_qsl(parts.query)]
     return {secret for secret in (*keys, *values, parts.username, parts.password) if secret}
