@@ -138,7 +138,7 @@ def describe_callable(
         identity = identity or own_name
         if not isinstance(identity, str) or identity == "<lambda>":
             raise BadEntry("expected a function with a name, found one without: define it with def")
-        short = identity.rpartition(".")[2]
+        _, _, short = identity.rpartition(".")
         text = _get_docstring(function)
         signature = _read_signature(function, receiver) or _parse_documented_signature(text, short)
         doc = _read_documentation(function, text, {short, own_name if isinstance(own_name, str) else short})
@@ -214,9 +214,10 @@ def _read_signature(function: Callable[..., object], receiver: bool = False) -> 
         options["annotation_format"] = annotationlib.Format.FORWARDREF
     try:
         signature = inspect.signature(function, **options)
-        return signature.replace(parameters=list(signature.parameters.values())[int(receiver) :])
-    except Exception:
+    except Exception:  # foreign code may raise anything
         return None
+    parameters = list(signature.parameters.values())
+    return signature.replace(parameters=parameters[1:]) if receiver else signature
 
 
 def _parse_documented_signature(text: str, name: str) -> inspect.Signature | None:
@@ -253,13 +254,14 @@ def _parse_parameters(arguments: str) -> list[inspect.Parameter]:
         brackets_before, stars, name, default_text = match.groups()
         optional = optional or "[" in brackets_before or bool(default_text)
         kind = _STAR_KINDS.get(stars, kind)
-        if name:
+        if name:  # a star alone has none
             # The text of a default need not be Python, so it is not shown.
             default = _Verbatim("...") if optional and not stars else _ABSENT
             parameters.append(inspect.Parameter(name, kind, default=default))
         if stars == "*":
-            kind = inspect.Parameter.KEYWORD_ONLY
-        optional = optional or "[" in part  # a bracket behind the name: the next parameters are optional
+            kind = inspect.Parameter.KEYWORD_ONLY  # of all parameters behind it
+        has_bracket_behind = "[" in part  # then the next parameters are optional
+        optional = optional or has_bracket_behind
     return parameters
 
 
@@ -289,20 +291,23 @@ def _is_json(value: object, depth: int = 0) -> bool:
 
     Instances of subclasses of `str`, `int` and the others are no JSON.
     """
-    kind = type(value)
-    if isinstance(value, (list, tuple, dict)) and kind in (list, tuple, dict):
+    if type(value) not in (list, tuple, dict, str, float, bool, int, type(None)):
+        return False
+    if isinstance(value, (list, tuple, dict)):
         items = [*value, *value.values()] if isinstance(value, dict) else value
         is_small = depth < MAX_TYPE_NESTING and len(items) <= MAX_DEFAULT_ITEMS
         return is_small and all(_is_json(item, depth + 1) for item in items)
-    if isinstance(value, str) and kind is str:
+    if isinstance(value, str):
         return _is_portable(value)
-    return kind in (bool, int, type(None)) or (isinstance(value, float) and kind is float and math.isfinite(value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _is_portable(text: str) -> bool:
-    """Return whether a text is short and the same on every machine: no absolute path, no memory address."""
-    is_local = len(text) > 1 and os.path.isabs(text)
-    return len(text) <= MAX_DEFAULT_CHARS and not (is_local or _MEMORY_ADDRESS.search(text))
+    """Return whether a text is short and the same on every machine."""
+    if len(text) > MAX_DEFAULT_CHARS or _MEMORY_ADDRESS.search(text):
+        return False
+    is_absolute_path = len(text) > 1 and os.path.isabs(text)  # a slash alone is more often a separator
+    return not is_absolute_path
 
 
 def _build_parameters(
@@ -319,43 +324,49 @@ def _build_parameters(
         documented_type, documented_text = documented.get(name, ("", ""))
         entry = _build_property(parameter.annotation, documented_type, documented_text, scope, depth)
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:  # `*names`: a list of what the annotation describes
-            text = entry.pop("description", None)
-            entry = {"type": "array"} | ({"items": entry} if entry else {}) | ({"description": text} if text else {})
+            description = entry.pop("description", None)
+            fields = {"type": "array", "items": entry, "description": description}
+            entry = {key: value for key, value in fields.items() if value}
         elif parameter.default is _ABSENT:
             required.append(name)
         elif _is_json(parameter.default):
             entry["default"] = parameter.default
         properties[name] = entry
-    return schema | ({"required": required} if required else {})
+    if required:
+        schema["required"] = required
+    return schema
 
 
 def _build_property(annotation: object, documented_type: str, description: str, scope: Scope, depth: int) -> Schema:
     """Build the schema of one parameter. A type that JSON Schema cannot express is put before the description.
 
     Args:
-        annotation: the type in the signature, or `_ABSENT`.
-        documented_type: the type in the docstring. It counts if the signature has none.
+        annotation: the type in the signature, or `_ABSENT`: then `documented_type` from the docstring counts.
+        documented_type: the type in the docstring.
         description: from the docstring.
         scope: where the names in a text annotation are looked up.
         depth: nesting of the parameter; see `build_type_schema`.
     """
-    entry: Schema
+    type_text = ""  # a type that the schema does not express
     if annotation is _ABSENT:
-        type_name = DOCUMENTED_TYPES.get(re.sub(r",? *(optional|default.*)$", "", documented_type).strip())
-        entry = {"type": type_name} if type_name else {}
-        type_text = "" if entry else documented_type
+        plain_type = re.sub(r",? *(optional|default.*)$", "", documented_type).strip()
+        entry: Schema = {"type": DOCUMENTED_TYPES[plain_type]} if plain_type in DOCUMENTED_TYPES else {}
+        if not entry:
+            type_text = documented_type
     else:
         entry = build_type_schema(annotation, scope, depth)
-        type_text = "" if entry or annotation is Any else _format_type(annotation)
+        if not entry and annotation is not Any:
+            type_text = _format_type(annotation)
     description = " ".join((description or entry.get("description", "")).split())
-    description = f"({type_text}) {description}".strip() if type_text else description
+    if type_text:
+        description = f"({type_text}) {description}".strip()
     return entry | {"description": description} if description else entry
 
 
 def _describe_result(signature: inspect.Signature | None, documented: str, scope: Scope) -> object:
     """Return the schema or the description of the result. None if neither is known."""
     annotation = _ABSENT if signature is None else signature.return_annotation
-    if annotation is _ABSENT:
+    if annotation is _ABSENT:  # only the description is known, if any
         return documented or None
     return _build_property(annotation, documented_type="", description=documented, scope=scope, depth=0) or None
 
@@ -385,7 +396,7 @@ def build_type_schema(annotation: object, scope: Scope | None = None, depth: int
     inner = [build_type_schema(item, scope, depth + 1) for item in arguments if item is not ...]
     if origin in (typing.Union, types.UnionType):
         return _join_branches(inner)
-    return _build_class_schema(origin or annotation, inner, bool(origin), depth)
+    return _build_class_schema(origin or annotation, inner, is_generic=bool(origin), depth=depth)
 
 
 def _read_note(notes: Sequence[object]) -> Schema:
@@ -405,24 +416,24 @@ def _join_branches(branches: list[Schema]) -> Schema:
     return {"anyOf": branches}
 
 
-def _build_class_schema(kind: object, inner: list[Schema], is_typed: bool, depth: int) -> Schema:
+def _build_class_schema(kind: object, inner: list[Schema], is_generic: bool, depth: int) -> Schema:
     """Build the schema of a class. Empty if `kind` is no class, or JSON Schema cannot express it.
 
     Args:
-        kind: the class, without the types in brackets behind it.
-        inner: the schemas of those types.
-        is_typed: whether it is a generic class, so that every collection is an array.
+        kind: the class, such as `dict` of `dict[str, int]`. The caller has described `str` and a bare `dict` itself.
+        inner: the schemas of the types in brackets behind it.
+        is_generic: whether it can have such types. Then every collection is an array.
         depth: how deep this type is inside others; see `build_type_schema`.
     """
     if not isinstance(kind, type):
         return {}
-    # Plain types such as `str` and a bare `dict` do not get here: the caller has described them.
     if issubclass(kind, collections.abc.Mapping) and not typing.is_typeddict(kind):
-        # JSON allows texts alone as keys: only the type of the values is kept.
-        return {"type": "object"} | ({"additionalProperties": inner[1]} if len(inner) == 2 and inner[1] else {})
-    is_typed_collection = is_typed and issubclass(kind, collections.abc.Collection)
+        values = inner[1] if len(inner) == 2 else {}  # the type of the keys is dropped: in JSON they are texts
+        return {"type": "object", "additionalProperties": values} if values else {"type": "object"}
+    is_typed_collection = is_generic and issubclass(kind, collections.abc.Collection)
     if kind in PLAIN_TYPES or kind in ARRAY_TYPES or is_typed_collection:
-        return {"type": "array"} | ({"items": inner[0]} if len(inner) == 1 and inner[0] else {})
+        items = inner[0] if len(inner) == 1 else {}  # a tuple of several types has no one type of items
+        return {"type": "array", "items": items} if items else {"type": "array"}
     return _build_record_schema(kind, depth)
 
 
@@ -454,10 +465,9 @@ def _build_record_schema(kind: type, depth: int) -> Schema:
 
 
 def _find_scope(function: object) -> Scope:
-    """Return the global names of the module that defines a function, in which its annotations are resolved.
+    """Return the global names with which the annotations of a function are resolved: those of its module.
 
-    Of a decorated function or a bound method, it is the function inside that counts. A callable without `__globals__`,
-    such as one in C, has those of the module that it names, or else those of `typing`.
+    Decorators and bound methods are unwrapped. If Python does not know the module, the names of `typing` are returned.
     """
     with contextlib.suppress(ValueError):
         function = inspect.unwrap(function)  # type: ignore[arg-type]  # ValueError: it wraps itself
@@ -477,10 +487,10 @@ def _resolve_annotation(annotation: object, scope: Scope) -> object:
         annotation = annotation.__forward_arg__
     if not isinstance(annotation, str):
         return annotation
-    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    holder = types.SimpleNamespace(__annotations__={"value": annotation})  # `get_type_hints` wants an object
     try:
-        return typing.get_type_hints(holder, {**vars(typing), **scope}, {}, include_extras=True)["it"]
-    except Exception:
+        return typing.get_type_hints(holder, {**vars(typing), **scope}, {}, include_extras=True)["value"]
+    except Exception:  # an unknown name, or foreign code that raises anything
         return annotation
 
 
@@ -539,11 +549,11 @@ def _read_docstring(text: str, names: set[str]) -> _Docstring:
         for name in item.arg_name.split(",")
     }
     returns = parsed.returns
-    words = (returns.type_name, returns.description) if returns else ()
+    returns_parts = (returns.type_name, returns.description) if returns else ()
     return _Docstring(
-        _shorten("\n\n".join(part for part in (parsed.short_description, parsed.long_description) if part)),
-        parameters,
-        _to_plain_text(": ".join(word for word in words if word)),
+        description=_shorten("\n\n".join(filter(None, (parsed.short_description, parsed.long_description)))),
+        parameters=parameters,
+        returns=_to_plain_text(": ".join(filter(None, returns_parts))),
     )
 
 
@@ -563,9 +573,10 @@ def _find_examples(text: str) -> str:
         is_inside = is_prompt or (is_inside and bool(line.strip()))  # a doctest ends with a blank line
         if is_inside:
             lines.append(line.rstrip())
-    ends = itertools.accumulate(len(line) + 1 for line in lines)
-    first_lines = [line for line, end in zip(lines, ends, strict=True) if end <= MAX_EXAMPLE_CHARS]
-    return _MEMORY_ADDRESS.sub("", _escape_unprintable(textwrap.dedent("\n".join(first_lines)).strip("\n")))
+    line_ends = itertools.accumulate(len(line) + 1 for line in lines)  # in characters from the start
+    n_lines = sum(end <= MAX_EXAMPLE_CHARS for end in line_ends)
+    examples = textwrap.dedent("\n".join(lines[:n_lines])).strip("\n")
+    return _MEMORY_ADDRESS.sub("", _escape_unprintable(examples))
 
 
 def _escape_unprintable(text: str) -> str:
@@ -595,13 +606,11 @@ def _to_plain_text(text: str) -> str:
 
 
 def _skip_signature_lines(text: str, names: set[str]) -> str:
-    """Return a docstring without the signatures at its beginning.
-
-    It is unchanged if it consists of signatures alone, or if a sentence goes on behind the last one.
-    """
+    """Return a docstring without signatures at its beginning, unless nothing or the rest of a sentence follows them."""
     lines = _find_signature_lines(text, names)
     tail = text[lines[-1].end() :] if lines else text
-    return text if tail[:1] in ("", " ", "(") else tail.lstrip()
+    goes_on = tail.startswith((" ", "("))
+    return tail.lstrip() if tail and not goes_on else text
 
 
 def _skip_leading_calls(text: str) -> str:
@@ -609,8 +618,9 @@ def _skip_leading_calls(text: str) -> str:
 
     If nothing is behind them, return the first result that consists of several words.
     """
-    if described := _DESCRIBED_CALL.match(text):
-        return text[described.end() :]
+    described_call = _DESCRIBED_CALL.match(text)
+    if described_call is not None:
+        return text[described_call.end() :]
     described_result, tail = "", text
     while match := _LEADING_CALL.match(tail):
         result = (match["result"] or "").strip()
@@ -627,9 +637,10 @@ def _find_signature_lines(text: str, names: set[str]) -> list[re.Match[str]]:
 
     The matches have a group `arguments`.
     """
-    matches: list[re.Match[str]] = []
-    while match := _SIGNATURE_LINE.match(text, matches[-1].end() if matches else 0):
-        if not any(f".{match['name']}".endswith(f".{name}") for name in names):
-            break
-        matches.append(match)
-    return matches
+    suffixes = tuple(f".{name}" for name in names)
+    lines: list[re.Match[str]] = []
+    line = _SIGNATURE_LINE.match(text)
+    while line is not None and f".{line['name']}".endswith(suffixes):
+        lines.append(line)
+        line = _SIGNATURE_LINE.match(text, line.end())
+    return lines

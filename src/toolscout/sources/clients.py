@@ -546,7 +546,7 @@ _MERGED: Final = {
 
 
 def _merge_headers_and_variables(fields: Mapping[str, object], spelled: dict[str, object]) -> None:
-    """Merge the values of the fields in `_MERGED` into `headers` and `env` of `spelled`; `${env:NAME}` is a variable."""
+    """Merge headers and variables that have fields of their own into `headers` and `env` of `spelled` (in place)."""
     headers = dict(_read_mapping(spelled.get("headers")))
     for key in ("requestOptions", "requestInit"):
         headers |= _read_mapping(_get(fields.get(key), "headers"))
