@@ -130,7 +130,7 @@ def search_requests(
             merged = np.maximum.accumulate([hit.coverage or 0.0 for hit in hits]).tolist() if hits else []
             complete = [is_complete(gold, ids[:count]) for count in range(1, len(hits) + 1)]
             missed = rate_split(steps.splitter, text, search.steps).missed
-            shares = read_words(text, hits, steps.words).share(hits) if steps.words else []
+            shares = read_words(text, hits, steps.words).list_shares(hits) if steps.words else []
             yield Request(merged, missed, shares or [USUAL_SHARE] * len(hits), complete, [hit.role for hit in hits])
 
 

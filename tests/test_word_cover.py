@@ -87,19 +87,19 @@ def give_index() -> BM25:
 
 
 def test_the_share_of_the_words_grows_with_the_tools() -> None:
-    shares = as_table(give_points(), known=0.5).share(HITS)
+    shares = as_table(give_points(), known=0.5).list_shares(HITS)
     assert [shares[place] for place in (0, 11, 12, 14, 19)] == pytest.approx([0.125, 0.125, 0.25, 0.375, 0.375])
-    assert as_table(give_points(), known=0.5).share(HITS[12:13]) == [0.125]
-    assert as_table(give_points()[:0], known=0.0).share(HITS[:2]) == [0.0, 0.0]
-    assert as_table(give_points()[:0], known=None).share(HITS) == []
+    assert as_table(give_points(), known=0.5).list_shares(HITS[12:13]) == [0.125]
+    assert as_table(give_points()[:0], known=0.0).list_shares(HITS[:2]) == [0.0, 0.0]
+    assert as_table(give_points()[:0], known=None).list_shares(HITS) == []
 
 
 def test_words_that_no_tool_has_lower_the_share() -> None:
     index = BM25.build_batches([[Tool(id="s/a", name="angle"), Tool(id="s/b", name="radians")]])
     hits = [Hit("s/a", 2.0, "bm25"), Hit("s/b", 1.0, "bm25")]
-    assert read_words("angle radians", hits, index).share(hits) == [0.5, 1.0]
-    assert read_words("angle radians sundial gnomon", hits, index).share(hits) == [0.25, 0.5]
-    assert read_words("and the of", hits, index).share(hits) == []
+    assert read_words("angle radians", hits, index).list_shares(hits) == [0.5, 1.0]
+    assert read_words("angle radians sundial gnomon", hits, index).list_shares(hits) == [0.25, 0.5]
+    assert read_words("and the of", hits, index).list_shares(hits) == []
 
 
 @pytest.mark.parametrize("min_large_tools", [1, 20_000])

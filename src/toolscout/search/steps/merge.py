@@ -87,21 +87,25 @@ class _RankedList:
     Attributes:
         hits: best first.
         step: the step; None: the unsplit request.
-        step_probability: probability that the step is one of its own.
+        step_probability: probability that the step is one of its own, and not a piece of another step.
         chances: tool id → its chance; only for the first hits.
         coverage: probability that the right tool of the list has a place: the sum of the chances of tools with places.
     """
 
     def __init__(self, hits: Sequence[Hit], step: str | None, step_probability: float = 1.0) -> None:
         self.hits, self.step, self.step_probability = hits, step, step_probability
-        self.coverage, self._next = 0.0, 0
+        self.coverage = 0.0
         self.chances = {hit.id: chance for hit, chance in zip(hits, find_chances(hits), strict=False)}
+        self._n_placed = 0  # first hits that are known to have a place
 
     def find_next(self, placed: Mapping[str, Hit]) -> Hit | None:
         """Return the best hit with a chance that has no place yet."""
-        while self._next < len(self.chances) and self.hits[self._next].id in placed:
-            self._next += 1
-        return self.hits[self._next] if self._next < len(self.chances) else None
+        while self._n_placed < len(self.chances):
+            hit = self.hits[self._n_placed]
+            if hit.id not in placed:
+                return hit
+            self._n_placed += 1
+        return None
 
 
 def merge_steps(
@@ -129,16 +133,15 @@ def merge_steps(
         depth = max(MAX_LIST_HITS, k)
         unsplit, parts = unsplit[:depth], [hits[:depth] for hits in parts]
     probabilities = probabilities or {}
-    ranked_parts = zip(_prefer_others(unsplit, parts), steps, strict=True)
-    lists = [
-        _RankedList(unsplit, None),
-        *(_RankedList(hits, step, probabilities.get(step, 1.0)) for hits, step in ranked_parts),
-    ]
+    lists = [_RankedList(unsplit, None)]
+    for hits, step in zip(_prefer_others(unsplit, parts), steps, strict=True):
+        lists.append(_RankedList(hits, step, probabilities.get(step, 1.0)))
     placed, step_of, coverages = _give_places(lists, max(k or 0, MIN_MERGED_HITS))
     rest = [(hit, ranked.step) for ranked in lists for hit in ranked.hits if hit.id not in placed]
-    for hit, step in sorted(rest, key=lambda pair: (-pair[0].score, pair[0].id)):
-        if placed.setdefault(hit.id, hit) is hit:  # of a tool in several lists, the hit with the highest score
-            step_of[hit.id] = step
+    rest.sort(key=lambda entry: (-entry[0].score, entry[0].id))
+    for hit, origin in rest:
+        if hit.id not in placed:  # of a tool in several lists, the hit with the highest score comes first
+            placed[hit.id], step_of[hit.id] = hit, origin
     return _complete_hits(list(placed.values()), step_of, coverages, _find_steps(lists))
 
 
@@ -157,18 +160,18 @@ def _give_places(lists: Sequence[_RankedList], count: int) -> tuple[dict[str, Hi
     step_of: dict[str, str | None] = {}
     coverages: list[float] = []
     while len(placed) < count:
-        heads = [(hit, ranked.step) for ranked in lists if (hit := ranked.find_next(placed)) is not None]
-        if not heads:
+        best_of_lists = [(ranked.find_next(placed), ranked.step) for ranked in lists]
+        candidates = [(hit, step) for hit, step in best_of_lists if hit is not None]
+        if not candidates:
             break
         # A tool counts in each list where it has a chance: the more, the less the list is covered.
         weights = [(ranked.chances, 1 / (ranked.coverage + COVERED_AT_START)) for ranked in lists]
-        hit, step = max(
-            heads, key=lambda head: sum([weight * chances.get(head[0].id, 0.0) for chances, weight in weights])
-        )
+        gains = [sum([weight * chances.get(hit.id, 0.0) for chances, weight in weights]) for hit, _ in candidates]
+        hit, step = candidates[gains.index(max(gains))]
         placed[hit.id], step_of[hit.id] = hit, step
         for ranked in lists:
             ranked.coverage += ranked.chances.get(hit.id, 0.0)
-        coverages.append(_multiply_coverages(lists[1:]))  # complete is an answer with the tools of all steps
+        coverages.append(_multiply_coverages(lists[1:]))  # the steps alone decide whether an answer is complete
     return placed, step_of, coverages
 
 
@@ -181,7 +184,7 @@ def _multiply_coverages(steps: Sequence[_RankedList]) -> float:
     """
     factors = [1 - step.step_probability * (1 - step.coverage) for step in steps]
     product = math.prod(factors)
-    if not product:
+    if product == 0:  # a step that is one of its own for certain has no tool yet
         return 0.0
     return max([step.coverage * product / factor for step, factor in zip(steps, factors, strict=True)])
 
@@ -192,12 +195,12 @@ def estimate_coverage(hits: Sequence[Hit]) -> tuple[Hit, ...]:
     This is the sum of the chances up to the hit, as far as hits have chances. `search.coverage` corrects it, as it does
     for merged hits.
     """
-    covered, finished = 0.0, list(hits)
-    for place, chance in enumerate(find_chances(hits)):
-        covered += chance
-        hit = hits[place]
-        finished[place] = Hit(hit.id, hit.score, hit.why, hit.tool, hit.step, hit.role, hit.similar, covered)
-    return tuple(finished)
+    coverages = list(itertools.accumulate(find_chances(hits)))
+    finished = [
+        Hit(hit.id, hit.score, hit.why, hit.tool, hit.step, hit.role, hit.similar, coverage)
+        for hit, coverage in zip(hits, coverages, strict=False)
+    ]
+    return (*finished, *hits[len(coverages) :])
 
 
 def end_answer(hits: tuple[Hit, ...], aim: float | None) -> tuple[tuple[Hit, ...], float | None]:
@@ -215,17 +218,19 @@ def end_answer(hits: tuple[Hit, ...], aim: float | None) -> tuple[tuple[Hit, ...
     """
     # Not every hit has a coverage (prerequisites have none), so each gets the highest up to it; 0: none is known.
     coverages = list(itertools.accumulate((hit.coverage or 0.0 for hit in hits), max))
-    if aim is not None and coverages and coverages[-1]:
-        end = _find_end(coverages, aim)
-        end += sum(1 for _ in itertools.takewhile(lambda hit: hit.role == "prerequisite", hits[end:]))
-        hits = hits[:end]
-    return hits, (coverages[len(hits) - 1] or None) if hits else None
+    if not coverages or coverages[-1] == 0:
+        return hits, None
+    n_kept = len(hits) if aim is None else _count_kept_hits(coverages, aim)
+    while n_kept < len(hits) and hits[n_kept].role == "prerequisite":
+        n_kept += 1
+    return hits[:n_kept], coverages[n_kept - 1] or None
 
 
-def _find_end(coverages: Sequence[float], aim: float) -> int:
-    """Return the number of tools after which an answer ends; see `end_answer`. `coverages`: after each tool."""
+def _count_kept_hits(coverages: Sequence[float], aim: float) -> int:
+    """Return after how many hits an answer ends; see `end_answer`. `coverages`: after each hit."""
     min_gain = MIN_GAIN_SHARE * (1 - aim)
     for count, coverage in enumerate(coverages, 1):
+        # What each hit adds on average, if 1, 2, 3, … more hits are kept.
         gains = ((later - coverage) / n_more for n_more, later in enumerate(coverages[count:], 1))
         if coverage >= aim or max(gains, default=-1.0) < min_gain:
             return count
@@ -254,12 +259,13 @@ def find_best_chances(unsplit: Sequence[Hit], parts: Sequence[Sequence[Hit]]) ->
         parts: hits of each step, best first.
     """
     parts = [hits[:MAX_LIST_HITS] for hits in parts]
-    return [
-        BestChance(max(find_chances(hits)), max(find_chances(lifted)))
-        if len(hits) >= CANDIDATES
-        else BestChance(0.0, 0.0)
-        for hits, lifted in zip(parts, _prefer_others(unsplit[:MAX_LIST_HITS], parts), strict=True)
-    ]
+    best_chances = []
+    for hits, rescored in zip(parts, _prefer_others(unsplit[:MAX_LIST_HITS], parts), strict=True):
+        if len(hits) < CANDIDATES:
+            best_chances.append(BestChance(0.0, 0.0))
+        else:
+            best_chances.append(BestChance(max(find_chances(hits)), max(find_chances(rescored))))
+    return best_chances
 
 
 def _prefer_others(unsplit: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
@@ -268,7 +274,7 @@ def _prefer_others(unsplit: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> li
     A tool gains by the highest chance that any other list gives its source, and by its own chance for the unsplit
     request. It gains the more, the less likely the best tool of its step is. Returns hits by step, best first.
     """
-    lists = (unsplit, *parts)  # steps are numbered from 1
+    lists = (unsplit, *parts)  # the unsplit request has number 0, the steps are numbered from 1
     chances = [find_chances(hits) for hits in lists]
     unsplit_points = {hit.id: UNSPLIT_POINTS * chance for hit, chance in zip(unsplit, chances[0], strict=False)}
     source_chances = [_sum_by_source(*hits_and_chances) for hits_and_chances in zip(lists, chances, strict=True)]
@@ -276,9 +282,8 @@ def _prefer_others(unsplit: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> li
     for number, hits in enumerate(parts, 1):
         elsewhere: dict[str, float] = {}  # source → its highest chance in another list
         for by_source in (*source_chances[:number], *source_chances[number + 1 :]):
-            elsewhere.update(
-                (source, chance) for source, chance in by_source.items() if chance > elsewhere.get(source, 0.0)
-            )
+            for source, chance in by_source.items():
+                elsewhere[source] = max(chance, elsewhere.get(source, 0.0))
         unclear = 1 - max(chances[number], default=1.0)
         rescored = []
         for hit in hits:
@@ -302,12 +307,13 @@ def _sum_by_source(hits: Sequence[Hit], chances: Sequence[float]) -> dict[str, f
 
 def _find_steps(lists: Sequence[_RankedList]) -> dict[str, str]:
     """Return tool id → the step that ranks the tool highest, among the first hits of the steps."""
-    ranks: dict[str, tuple[int, str]] = {}
+    best: dict[str, tuple[int, str]] = {}  # tool id → its best rank, and the step that gives it
     for ranked in lists:
         if ranked.step is not None:
             for rank, hit in enumerate(ranked.hits[:MAX_RANK_OF_STEP]):
-                ranks[hit.id] = min(ranks.get(hit.id, (rank, ranked.step)), (rank, ranked.step))
-    return {tool_id: step for tool_id, (_, step) in ranks.items()}
+                rank_and_step = (rank, ranked.step)
+                best[hit.id] = min(best.get(hit.id, rank_and_step), rank_and_step)
+    return {tool_id: step for tool_id, (_, step) in best.items()}
 
 
 def _complete_hits(
@@ -364,7 +370,7 @@ class WordTable(NamedTuple):
     columns: Mapping[str, int]
     known_share: float | None
 
-    def share(self, hits: Sequence[Hit]) -> list[float]:
+    def list_shares(self, hits: Sequence[Hit]) -> list[float]:
         """Return for each hit of the table the share of the request's words that it or a hit before it has.
 
         The table has the first `MAX_COVER_HITS` hits, so the list can be shorter than `hits`. It is empty if the
@@ -375,23 +381,25 @@ class WordTable(NamedTuple):
         columns = [self.columns[hit.id] for hit in hits if hit.id in self.columns]
         if not len(self.points):
             return [0.0] * len(columns)
-        has = np.logical_or.accumulate(self.points[:, columns] > 0, axis=1)
-        return (self.known_share * has.mean(axis=0)).tolist()  # type: ignore[no-any-return]
+        is_covered = np.logical_or.accumulate(self.points[:, columns] > 0, axis=1)  # (words, hits), by a hit so far
+        return (self.known_share * is_covered.mean(axis=0)).tolist()  # type: ignore[no-any-return]
 
 
 def read_words(query: str, hits: Sequence[Hit], words: Words) -> WordTable:
-    """Compare the words of a request with its first hits. A pasted text ("EMAIL: … query: …") is part of the query."""
+    """Compare the words of a query with its first hits, with and without a pasted text ("EMAIL: … query: …")."""
     text, request = _keep_content(query), _keep_content(_PASTED.sub(" ", query))
     ids = [hit.id for hit in hits[:MAX_COVER_HITS]]
-    points, (max_score, known_share) = words.score_terms(text, ids), words.mass(text)
+    points = words.score_terms(text, ids)
     request_points = points if request == text else words.score_terms(request, ids)
+    max_score, known_share = words.mass(text)
     columns = {tool_id: column for column, tool_id in enumerate(ids)}
     return WordTable(points, request_points, columns, known_share if max_score else None)
 
 
 def _keep_content(text: str) -> str:
     """Return a text without verbs ("confirm") and labels of values ("code 7788"), which name no need by themselves."""
-    return _TOKEN.sub(lambda match: "" if match[0].lower() in VERBS else match[0], _LABEL.sub(" ", text))
+    without_labels = _LABEL.sub(" ", text)
+    return _TOKEN.sub(lambda match: "" if match[0].lower() in VERBS else match[0], without_labels)
 
 
 def cover_words(hits: tuple[Hit, ...], table: WordTable, k: int | None = None) -> tuple[Hit, ...]:
@@ -409,19 +417,19 @@ def cover_words(hits: tuple[Hit, ...], table: WordTable, k: int | None = None) -
         All hits, with scores that never rise. The coverage stays at its place and does not move with the hit, since a
         hit that moves up changes hardly more than the chance of one tool.
     """
-    last = LAST_COVER_PLACE if k is None else min(k, LAST_COVER_PLACE)
-    if len(hits) <= FIRST_COVER_PLACE or last <= FIRST_COVER_PLACE:
+    n_places = LAST_COVER_PLACE if k is None else min(k, LAST_COVER_PLACE)
+    if min(len(hits), n_places) <= FIRST_COVER_PLACE:
         return hits
     points = table.request_points
     n_read = points.shape[1]
     order, remaining = list(range(FIRST_COVER_PLACE)), list(range(FIRST_COVER_PLACE, n_read))  # places in `hits`
-    uncovered = ~(points[:, :FIRST_COVER_PLACE] > 0).any(axis=1)
-    while remaining and len(order) < last:
-        enough = points[uncovered][:, remaining].sum(axis=0) >= MIN_NEW_POINTS
-        place = remaining.pop(int(np.argmax(enough)))  # the first that has enough, or the first of all
+    uncovered = ~(points[:, :FIRST_COVER_PLACE] > 0).any(axis=1)  # for each word
+    while remaining and len(order) < n_places:
+        has_enough = points[uncovered][:, remaining].sum(axis=0) >= MIN_NEW_POINTS
+        place = remaining.pop(int(np.argmax(has_enough)))  # of the first that has enough, or of the first hit
         order.append(place)
         uncovered &= points[:, place] <= 0
-    if order == list(range(len(order))):
+    if order == list(range(len(order))):  # no hit has moved
         return hits
     lowest, finished = math.inf, []
     reordered = [*(hits[place] for place in (*order, *remaining)), *hits[n_read:]]

@@ -15,6 +15,7 @@ import functools
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -121,7 +122,8 @@ def _find_lead_end(text: str) -> int:
     if len(list_cuts) < 2 or _FIRST_MARK.match(text):
         return 0
     first = list_cuts[0]
-    return first.end if words.is_lead_in(text[: first.start], text[first.start : first.end]) else 0
+    is_lead_in = words.is_lead_in(text[: first.start], text[first.start : first.end])
+    return first.end if is_lead_in else 0
 
 
 @functools.lru_cache(maxsize=MAX_DESCRIBED_REQUESTS)
@@ -130,16 +132,12 @@ def _find_all_cuts(text: str) -> tuple[SplitPoint, ...]:
     masked = _PROTECTED.sub(_mask_text, text)
     cuts: list[SplitPoint] = []
     for start, end, kind in _find_marks(masked):
-        marks = {kind} if kind else set()
-        links: set[str] = set()
-        if cuts and start <= cuts[-1].end:  # inside or directly behind the last cut: both become one
-            last = cuts.pop()
-            if end <= last.end:
-                cuts.append(last._replace(marks=last.marks | marks))
-                continue
-            start, marks, links = last.start, marks | last.marks, set(last.links)
+        marks, links = frozenset([kind] if kind else []), frozenset[str]()
+        if cuts and start <= cuts[-1].end:  # inside or directly behind the cut before it: both become one
+            before = cuts.pop()
+            start, end, marks, links = before.start, max(end, before.end), marks | before.marks, before.links
         end, links_behind = _skip_links(masked, end)
-        cuts.append(SplitPoint(start, end, frozenset(marks), frozenset(links | links_behind)))
+        cuts.append(SplitPoint(start, end, marks, links | links_behind))
     return tuple(cut for cut in cuts if _separates_pieces(cut, masked))
 
 
@@ -149,11 +147,13 @@ def _mask_text(match: re.Match[str]) -> str:
     A bracket with a further command, "(and book a table)", is a step instead. For this, a comma that needs no space
     behind it replaces the opening bracket.
     """
-    inside = match[0][1:-1]
-    start, links = _skip_links(inside, 0) if match[0][0] == "(" else (0, set())
-    if links and _is_active(_read_piece(inside[start:])):
-        return f"、{inside} "
-    return re.sub(r"[^\w\s]|\s", "x", match[0])
+    protected = match[0]
+    if protected.startswith("("):
+        inside = protected[1:-1]
+        start, links = _skip_links(inside, 0)
+        if links and _is_active(_read_piece(inside[start:])):
+            return f"、{inside} "
+    return re.sub(r"\W", "x", protected)
 
 
 def _find_marks(masked: str) -> list[tuple[int, int, str]]:
@@ -163,7 +163,8 @@ def _find_marks(masked: str) -> list[tuple[int, int, str]]:
     """
     marks = [(match.start(), match.end(), str(match.lastgroup)) for match in _CUT.finditer(masked)]
     letters = list(_LETTER_MARK.finditer(masked))
-    if len(letters) > 1 and "".join(match[1] for match in letters).lower() in "abcdefgh":
+    are_in_order = "".join(match[1] for match in letters).lower() in "abcdefgh"
+    if len(letters) > 1 and are_in_order:
         marks += [(match.start(), match.end(), "item") for match in letters]
     marks += [(match.start(), match.start(), "") for match in words.SEQUENCE.finditer(masked)]
     marks += [(match.start(), match.start(), "") for match in _DUTCH_AND.finditer(masked) if _is_verb(match[1])]
@@ -172,24 +173,30 @@ def _find_marks(masked: str) -> list[tuple[int, int, str]]:
 
 def _separates_pieces(cut: SplitPoint, masked: str) -> bool:
     """Tell whether there is text on both sides of a cut, and the cut is not the "and" of "go and get"."""
-    if not masked[: cut.start].strip() or not masked[cut.end :].strip(" \t\n.!?"):
+    before, after = masked[: cut.start].rstrip(), masked[cut.end :].strip(" \t\n.!?")
+    if not before or not after:
         return False
-    if cut.marks:
-        return True
-    end = len(masked[: cut.start].rstrip())
-    return not _TRY_AND.search(masked, max(0, end - MAX_TRY_CHARS), cut.start)
+    is_try_and = not cut.marks and _TRY_AND.search(before, max(0, len(before) - MAX_TRY_CHARS))
+    return not is_try_and
 
 
 def _skip_links(text: str, place: int) -> tuple[int, set[str]]:
-    """Skip spaces, commas and connectors from a place on. Returns where they end, and the kinds of the connectors."""
+    """Skip spaces, commas and connectors from a place on. Returns where they end, and the kinds of the connectors.
+
+    A connector at the end of the text joins nothing, and is not skipped.
+    """
     links: set[str] = set()
-    gap = _GAP.match(text, place)
-    place = gap.end() if gap else place
-    while (match := words.CONNECTOR.match(text, place)) and match.end() < len(text):
-        links.add(str(match.lastgroup))
-        gap = _GAP.match(text, match.end())
-        place = gap.end() if gap else match.end()
+    place = _skip_gap(text, place)
+    while (connector := words.CONNECTOR.match(text, place)) and connector.end() < len(text):
+        links.add(str(connector.lastgroup))
+        place = _skip_gap(text, connector.end())
     return place, links
+
+
+def _skip_gap(text: str, place: int) -> int:
+    """Return where the spaces and commas end that begin at a place."""
+    gap = _GAP.match(text, place)
+    return gap.end() if gap else place
 
 
 def _is_verb(word: str) -> bool:
@@ -202,8 +209,8 @@ class _Piece(NamedTuple):
     Attributes:
         text: as it is in the request.
         words: its words in small letters.
-        size: their number, and a half for each letter of a script without spaces.
-        verb: whether it begins with a verb, as a command does; polite words before it do not count.
+        size: number of words, and a half for each letter of a script without spaces.
+        verb: whether it begins with a verb, as a command does; polite words before the verb do not count.
         question: whether it begins with a question word or ends with a question mark.
         request: whether it begins as a wish: "I want to".
         pronoun: whether it begins with a pronoun.
@@ -229,10 +236,11 @@ def _read_piece(text: str) -> _Piece:
     unspaced = len(_UNSPACED.findall(text))
     size = len(tokens) + unspaced / _CHARS_PER_UNSPACED_TOKEN
     request = bool(words.REQUESTS.match(text.lstrip()))
-    place = next((number for number, token in enumerate(tokens) if token not in words.POLITE), 0)
-    main_word = tokens[place] if tokens and tokens[place + 1 : place + 2] != ["of"] else ""  # "merge of" is a noun
+    n_polite = next((number for number, token in enumerate(tokens) if token not in words.POLITE), 0)
+    main_word, word_behind = (*tokens[n_polite : n_polite + 2], "", "")[:2]
     start = tokens[0] if tokens else ""
-    verb = main_word in words.VERBS or (unspaced > 0 and text.lstrip().startswith(words.UNSPACED_VERBS))
+    begins_with_verb = main_word in words.VERBS and word_behind != "of"  # "merge of" is a noun
+    verb = begins_with_verb or (unspaced > 0 and text.lstrip().startswith(words.UNSPACED_VERBS))
     question = start in words.QUESTIONS or text.rstrip().endswith(("?", "？", "吗"))
     pronoun, bound = start in words.PRONOUNS, start in words.SUBORDINATORS
     has_verb = verb or request or question or not words.VERBS.isdisjoint(tokens)
@@ -262,40 +270,43 @@ def describe_cuts(text: str, cuts: Sequence[SplitPoint]) -> list[dict[str, float
     starts = [_find_lead_end(text), *(cut.end for cut in cuts)]
     ends = [*(cut.start for cut in cuts), len(text)]
     pieces = [_read_piece(text[start:end]) for start, end in zip(starts, ends, strict=True)]
-    rows, active = [], False
     shapes = [(cut.marks - {"end"}, cut.links) for cut in cuts]
-    share = sum(_is_active(piece) for piece in pieces) / len(pieces)
+    n_cuts_by_shape = Counter(shapes)
+    share_active = sum(_is_active(piece) for piece in pieces) / len(pieces)
     of_request = {
-        "share_active": share,
-        "all_active": share == 1.0,
+        "share_active": share_active,
+        "all_active": share_active == 1.0,
         "short_request": sum(piece.size for piece in pieces) < 25,  # words
         "starts_active": _is_active(pieces[0]),
     }
+    rows, active_so_far = [], False
     for number, cut in enumerate(cuts):
-        before, after = pieces[number], pieces[number + 1]
-        active = active or _is_active(before)
-        regular = sum(shape == shapes[number] for shape in shapes) > 1  # another cut has the same marks and connectors
-        context = {**of_request, "active_so_far": active, "regular": regular, **_describe_lead_in(cuts, pieces, number)}
+        before, after = pieces[number : number + 2]
+        active_so_far = active_so_far or _is_active(before)
+        regular = n_cuts_by_shape[shapes[number]] > 1  # another cut has the same marks and connectors
+        of_neighbours = _describe_lead_in(cuts, pieces, number)
+        context = {**of_request, "active_so_far": active_so_far, "regular": regular, **of_neighbours}
         rows.append(_describe_cut(text, cut, before, after, context))
     return rows
 
 
 def _describe_lead_in(cuts: Sequence[SplitPoint], pieces: Sequence[_Piece], number: int) -> dict[str, float]:
-    """Return the features that tell whether a short piece, such as "that reminds me:", is behind a cut or before it.
+    """Return the features for a short piece, such as "that reminds me:", on either side of a cut.
 
     Args:
         cuts: of the request.
         pieces: one more than cuts; piece n is before cut n.
         number: of the cut.
     """
+    before, after = pieces[number : number + 2]
     next_marks = cuts[number + 1].marks if number + 1 < len(cuts) else frozenset[str]()
-    # Whether the piece behind the cut is short and ends with a comma or colon, so that it leads to the piece after it.
-    leads = bool(next_marks & {"comma", "colon"}) and pieces[number + 1].size <= MAX_LEAD_IN_TOKENS
+    # A short piece that ends with a comma or colon may lead to the piece behind it.
+    leads = bool(next_marks & {"comma", "colon"}) and after.size <= MAX_LEAD_IN_TOKENS
     leads_to_active = leads and _is_active(pieces[number + 2])
-    is_behind_short = number > 0 and pieces[number].size <= MAX_LEAD_IN_TOKENS and not _is_active(pieces[number])
+    is_behind_short = number > 0 and before.size <= MAX_LEAD_IN_TOKENS and not _is_active(before)
     return {
         "leads_to_active": leads_to_active,
-        "short_before_active": leads_to_active and not _is_active(pieces[number + 1]),
+        "short_before_active": leads_to_active and not _is_active(after),
         "short_before_comma": leads and "comma" in next_marks,
         "short_before_colon": leads and "colon" in next_marks,
         "behind_short": is_behind_short and bool(cuts[number - 1].marks - {"comma", "colon"}),
@@ -405,7 +416,7 @@ def _describe_cut(
         after: the piece after it.
         context: features of the request, and those that depend on other cuts.
     """
-    active = [_is_active(piece) for piece in (before, after)]
+    before_active, after_active = _is_active(before), _is_active(after)
     first_word = after.words[0] if after.words else ""
     values: dict[str, float] = {
         "bias": 1.0,
@@ -415,15 +426,15 @@ def _describe_cut(
         **_describe_before(before),
         **_describe_edge(text, cut, before, after, first_word),
         **_describe_sequence(cut, after, context),
-        "after_active": active[1],
-        "before_active": active[0],
-        "both_active": all(active),
-        "header": "colon" in cut.marks and not active[0],
-        "then_and_verb": "then" in cut.links and active[1],
-        "linked_thing": bool(cut.marks and cut.links) and not active[1],  # "Apart from that, the latest scores"
+        "after_active": after_active,
+        "before_active": before_active,
+        "both_active": before_active and after_active,
+        "header": "colon" in cut.marks and not before_active,
+        "then_and_verb": "then" in cut.links and after_active,
+        "linked_thing": bool(cut.marks and cut.links) and not after_active,  # "Apart from that, the latest scores"
         **context,
     }
-    kind = "list" if cut.marks & {"line", "item"} else "sentence" if cut.marks & {"end", "semicolon"} else "inner"
+    kind = "list" if cut.marks & _LIST_MARKS else "sentence" if cut.marks & {"end", "semicolon"} else "inner"
     return {f"{kind}.{name}": float(value) for name, value in values.items() if value}
 
 
@@ -456,19 +467,24 @@ class Splitter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not logits:
             return whole_text
         min_logit = math.log(self.threshold / (1 - self.threshold))
-        kept = _drop_continuations(text, [*logits], [cut for cut, logit in logits.items() if logit >= min_logit])
+        likely = [cut for cut, logit in logits.items() if logit >= min_logit]
+        kept = _drop_continuations(text, list(logits), likely)
         if not kept or len(kept) >= MAX_STEPS:
             return whole_text
-        # A list mark at the very beginning is no cut, so it is skipped here.
-        first = _FIRST_MARK.match(text) if any(cut.marks & _LIST_MARKS for cut in logits) else None
-        starts = [first.end() if first else _find_lead_end(text), *(cut.end for cut in kept)]
-        return list(zip(starts, [*(cut.start for cut in kept), len(text)], strict=True))
+        has_list = any(cut.marks & _LIST_MARKS for cut in logits)
+        first_mark = _FIRST_MARK.match(text) if has_list else None  # at the very beginning of a text, it is no cut
+        starts = [first_mark.end() if first_mark else _find_lead_end(text), *(cut.end for cut in kept)]
+        ends = [*(cut.start for cut in kept), len(text)]
+        return list(zip(starts, ends, strict=True))
 
     def score_cuts(self, text: str) -> dict[SplitPoint, float]:
         """Return cut → logit of the probability that a step begins there; {} for a document."""
-        weights = self.weights
-        rows = _describe_request(text) if len(text) <= MAX_SPLIT_CHARS else ()
-        return {cut: sum(weights.get(name, 0.0) * value for name, value in row.items()) for cut, row in rows}
+        if len(text) > MAX_SPLIT_CHARS:
+            return {}
+        return {
+            cut: sum(self.weights.get(name, 0.0) * value for name, value in features.items())
+            for cut, features in _describe_request(text)
+        }
 
 
 @functools.lru_cache(maxsize=MAX_DESCRIBED_REQUESTS)
@@ -478,8 +494,8 @@ def _describe_request(text: str) -> tuple[tuple[SplitPoint, dict[str, float]], .
     return tuple(zip(cuts, describe_cuts(text, cuts), strict=True))
 
 
-def _drop_continuations(text: str, cuts: Sequence[SplitPoint], kept: Sequence[SplitPoint]) -> list[SplitPoint]:
-    """Return those of the kept cuts at which a step begins after all.
+def _drop_continuations(text: str, cuts: Sequence[SplitPoint], likely: Sequence[SplitPoint]) -> list[SplitPoint]:
+    """Return the likely cuts without those inside a step.
 
     Cuts at list marks stay. Others are dropped between two verbs with one object, inside the text of a message, before
     a piece that goes on with its step ("… and make it loud"), and behind a prelude ("when you get a chance, …").
@@ -487,23 +503,25 @@ def _drop_continuations(text: str, cuts: Sequence[SplitPoint], kept: Sequence[Sp
     Args:
         text: the request.
         cuts: all its cuts.
-        kept: the cuts that are likely enough.
+        likely: the cuts at which a step is likely enough to begin.
     """
     piece_ends = {cut.end: later.start for cut, later in itertools.pairwise(cuts)}  # by start of the piece
-    step_starts = {later.start: cut.end for cut, later in itertools.pairwise(kept)}  # by end of the step
-    message = words.MESSAGE.search(text) if kept and ":" in text else None
+    step_starts = {later.start: cut.end for cut, later in itertools.pairwise(likely)}  # by end of the step
+    message = words.MESSAGE.search(text) if likely and ":" in text else None
     message_start, message_end = (message.end(), _find_message_end(text, message.end())) if message else (0, 0)
-    return [
-        cut
-        for cut in kept
-        if cut.marks & _LIST_MARKS
-        or not (
+    kept = []
+    for cut in likely:
+        step_before = text[step_starts.get(cut.start, 0) : cut.start]
+        piece_behind = text[cut.end : piece_ends.get(cut.end, len(text))]
+        is_inside_step = (
             _joins_verbs(text, cut)
             or message_start < cut.start < message_end
-            or words.CONTINUATION.match(text[cut.end : piece_ends.get(cut.end, len(text))])
-            or words.PRELUDE.match(text[step_starts.get(cut.start, 0) : cut.start])
+            or words.CONTINUATION.match(piece_behind)
+            or words.PRELUDE.match(step_before)
         )
-    ]
+        if cut.marks & _LIST_MARKS or not is_inside_step:
+            kept.append(cut)
+    return kept
 
 
 def _joins_verbs(text: str, cut: SplitPoint) -> bool:

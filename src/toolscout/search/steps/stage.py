@@ -42,8 +42,8 @@ IsChat = Callable[[str, Sequence[str], Callable[[Tool], bool] | None], bool]
 """(request, its steps, what is visible) → whether the request is clearly chat."""
 
 SURE_CHAT_NEED: Final = 0.02  # a step gets no place if the judge calls it chat and its need is lower
-MAX_UNCOVERED_CHANCE: Final = 0.4  # a step is not uncovered if its best tool is at least so likely the right one,
-MAX_UNCOVERED_LIFT: Final = 0.15  # or at least so much likelier with the request and the other steps than without
+MAX_UNCOVERED_CHANCE: Final = 0.4  # a step is covered if its best tool is at least so likely the right one
+MAX_UNCOVERED_LIFT: Final = 0.15  # it is also covered if the other steps and the request make the tool so much likelier
 
 
 class StepSearch(Stage):
@@ -83,21 +83,20 @@ class StepSearch(Stage):
     def run(self, searches: Sequence[Answer], every: bool = False) -> list[Answer]:
         """Return the searches with hits; those with several steps also with `steps` and `uncovered`.
 
-        Args:
-            searches: the requests.
-            every: whether to return every hit of a merge, and not only the first ones.
+        `every`: whether to return every hit of a merge, and not only the first ones.
         """
-        splits = [self._split(search) for search in searches]
-        groups = self._rank_groups(searches, splits)
+        groups = self._rank_groups(searches, [self._split(search) for search in searches])
         all_parts = [part for _, parts in groups for part in parts]
-        verdicts = iter(self.judge(all_parts) if self.judge and all_parts else [None] * len(all_parts))
-        answers = [
-            self._merge(search, whole, parts, [next(verdicts) for _ in parts], every)
-            if parts
-            else msgspec.structs.replace(whole, hits=estimate_coverage(whole.hits))
-            for search, (whole, parts) in zip(searches, groups, strict=True)
-        ]
-        return [self._finish_hits(answer) for answer in answers]
+        judged = self.judge(all_parts) if self.judge and all_parts else [None] * len(all_parts)
+        verdicts = iter(judged)  # in the order of all steps of all requests
+        answers = []
+        for search, (whole, parts) in zip(searches, groups, strict=True):
+            if parts:
+                answer = self._merge(search, whole, parts, [next(verdicts) for _ in parts], every)
+            else:
+                answer = msgspec.structs.replace(whole, hits=estimate_coverage(whole.hits))
+            answers.append(self._finish_hits(answer))
+        return answers
 
     def _rank_groups(
         self, searches: Sequence[Answer], splits: Sequence[Sequence[str]]
@@ -111,23 +110,25 @@ class StepSearch(Stage):
 
     def _finish_hits(self, answer: Answer) -> Answer:
         """Give the last places to words that no earlier tool has, and correct the coverage of each hit."""
-        hits, words = answer.hits, self.words
+        hits = answer.hits
         shares: Sequence[float] = ()
-        if words is not None and hits and not answer.rewrites and parse_selection(answer.query) is None:
-            table = read_words(answer.query, hits, words)
-            hits = cover_words(hits, table, answer.k) if self.covers else hits
-            shares = table.share(hits)
+        if self.words is not None and hits and _is_plain(answer):
+            table = read_words(answer.query, hits, self.words)
+            if self.covers:
+                hits = cover_words(hits, table, answer.k)
+            shares = table.list_shares(hits)
         missed = rate_split(self.splitter, answer.query, answer.steps).missed if self.splitter else 0.0
         return msgspec.structs.replace(answer, hits=self.coverage.correct(hits, missed, shares))
 
     def _split(self, search: Answer) -> tuple[str, ...]:
         """Return the steps to search one by one; empty if the request is one need or is not to be split."""
-        if self.splitter is None or not search.split or search.rewrites or parse_selection(search.query) is not None:
+        if self.splitter is None or not search.split or not _is_plain(search):
             return ()
         steps = self.splitter.split(search.query)
-        if len(steps) < 2 or (self.is_chat and self.is_chat(search.query, steps, search.visible)):
+        if len(steps) < 2:
             return ()
-        return steps
+        is_chat = self.is_chat is not None and self.is_chat(search.query, steps, search.visible)
+        return () if is_chat else steps
 
     def _merge(
         self, search: Answer, whole: Answer, parts: Sequence[Answer], verdicts: Sequence[Verdict | None], every: bool
@@ -137,15 +138,16 @@ class StepSearch(Stage):
         Args:
             search: the request as it came in.
             whole: the request with its own hits.
-            parts: its steps with theirs.
-            verdicts: of the judge, on each step.
+            parts: its steps, each with its own hits.
+            verdicts: what the judge says of each step.
             every: see `run`.
         """
         judged = list(zip(parts, verdicts, strict=True))
         is_refused = any(_is_refused(verdict) for verdict in verdicts)
         trace = (*search.trace, *_add_traces(search, [whole, *parts]))
+        best_tools = {part.hits[0].id if part.hits else None for part in parts}
         # If all steps have the same best tool, they are one need, unless a step must be named as uncovered.
-        if not is_refused and len({part.hits[0].id if part.hits else "" for part in parts}) == 1:
+        if len(best_tools) == 1 and not is_refused:
             return msgspec.structs.replace(whole, hits=estimate_coverage(whole.hits), trace=trace)
         kept = [part for part, verdict in judged if not _is_sure_chat(verdict)]
         needs = [verdict.need for verdict in verdicts if verdict and not _is_refused(verdict)]
@@ -176,47 +178,55 @@ class StepSearch(Stage):
         return merge_steps(whole.hits, [part.hits for part in kept], [part.query for part in kept], k, probabilities)
 
     def note(self, search: Answer) -> str:
-        """Return the note for the trace, such as `3 steps`; empty if the request is not split."""
+        """Return the note for the trace, such as `3 steps`."""
         return f"{len(search.steps)} steps" if search.steps else ""
 
     def explain(self, search: Answer, tool_id: str) -> Explanation | None:
         """Explain the rank of a tool among the merged hits by the step of the request that ranks it best.
 
-        If the request has no steps, the base explains the tool, and its rank in the answer is added if words of the
-        request that no hit covers have moved the tool. None if the base can't explain the tool for any step.
+        A request without steps is explained by the base and `_explain_place`. None if the base can't explain the tool
+        for any step.
         """
         steps = self._split(search)
         if not steps:
             return self._explain_place(search, tool_id)
-        explained = [
-            (step, explanation)
-            for step, part in zip(steps, _as_searches(search, steps), strict=True)
-            if (explanation := self.base.explain(part, tool_id)) is not None
-        ]
+        explained: dict[str, Explanation] = {}  # by step
+        for part in _as_searches(search, steps):
+            explanation = self.base.explain(part, tool_id)
+            if explanation is not None:
+                explained[part.query] = explanation
         if not explained:
             return None
-        step, best = min(explained, key=lambda pair: pair[1].rank or math.inf)
-        [merged] = self.run([search], every=True)
-        rank = merged.ids.index(tool_id) + 1 if tool_id in merged.ids else None
-        score = merged.hits[rank - 1].score if rank else None
-        return Explanation(self.name, rank, score, f"for the step “{step}”", parts=(best,))
+        step = min(explained, key=lambda step: explained[step].rank or math.inf)
+        rank, score = self._find_rank(search, tool_id)
+        return Explanation(self.name, rank, score, f"for the step “{step}”", parts=(explained[step],))
 
     def _explain_place(self, search: Answer, tool_id: str) -> Explanation | None:
         """Return the explanation of the base, or the rank in the answer if tools for uncovered words changed it."""
         explained = self.base.explain(search, tool_id)
         if explained is None or explained.rank is None or explained.rank <= FIRST_COVER_PLACE or self.words is None:
             return explained
-        [answer] = self.run([search], every=True)
-        rank = answer.ids.index(tool_id) + 1 if tool_id in answer.ids else explained.rank
-        if rank == explained.rank:
+        rank, score = self._find_rank(search, tool_id)
+        if rank is None or rank == explained.rank:
             return explained
         moved = "it matches words" if rank < explained.rank else "behind tools for words"
         note = f"{explained.rank} before; {moved} of the request that no tool before has"
-        return Explanation(self.name, rank, answer.hits[rank - 1].score, note, parts=(explained,))
+        return Explanation(self.name, rank, score, note, parts=(explained,))
+
+    def _find_rank(self, search: Answer, tool_id: str) -> tuple[int | None, float | None]:
+        """Return the rank and the score of a tool among all hits of a request; (None, None) if it is no hit."""
+        [answer] = self.run([search], every=True)
+        ranks = ((rank, hit.score) for rank, hit in enumerate(answer.hits, 1) if hit.id == tool_id)
+        return next(ranks, (None, None))
+
+
+def _is_plain(search: Answer) -> bool:
+    """Tell whether a request is searched as one text: it has no rewrites, and does not select tools by name."""
+    return not search.rewrites and parse_selection(search.query) is None
 
 
 def _find_uncovered(whole: Answer, judged: Sequence[tuple[Answer, Verdict | None]]) -> tuple[str, ...]:
-    """Return the steps that no tool seems to fit, neither by the judge nor with what the other steps point to.
+    """Return the steps that no tool fits by the verdict, and that the rest of the request gives no likely tool either.
 
     Args:
         whole: the request with its hits.
@@ -240,11 +250,13 @@ def _is_likely(chance: BestChance) -> bool:
 
 def _is_uncovered(step: str, verdict: Verdict | None) -> bool:
     """Tell whether a step asks for something that no tool does. A remark that needs no tool is not such a step."""
-    return verdict is not None and _is_refused(verdict) and (verdict.kind == "no_tool_fits" or is_command(step))
+    if verdict is None or not _is_refused(verdict):
+        return False
+    return verdict.kind == "no_tool_fits" or is_command(step)
 
 
 def _is_sure_chat(verdict: Verdict | None) -> bool:
-    """Tell whether a step is chat by a need so low that it gets no place."""
+    """Tell whether the judge is so sure that a step is chat that the step gets no place."""
     return verdict is not None and verdict.kind == "no_tool_needed" and verdict.need < SURE_CHAT_NEED
 
 

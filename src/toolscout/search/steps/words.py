@@ -46,7 +46,7 @@ def _read_patterns(name: str) -> str:
 
 def _chain_words(chained: Iterable[str], mark: str) -> str:
     """Return a regular expression for one to eight of these words in a row, with a mark behind the last."""
-    word = rf"(?:{join_phrases(chained)})(?:['’]\w{{1,2}})?"
+    word = rf"(?:{join_phrases(chained)})(?:['’]\w{{1,2}})?"  # also with an ending, as in "what's"
     return rf"{word}(?:\s+{word}){{0,7}}\s*{mark}"
 
 
@@ -124,14 +124,14 @@ def is_lead_in(text: str, mark: str) -> bool:
 def _announces(sentence: str, mark: str) -> bool:
     """Tell whether a sentence before a list asks for nothing itself, and announces the list.
 
-    It announces the list if it names it ("my tasks"), breaks off ("I need to"), has no word of its own, or has one such
-    word before a colon ("Groceries:").
+    A sentence announces a list if it names the list ("my tasks"), breaks off ("I need to"), has only words that every
+    lead-in may have, or one other word before a colon ("Groceries:").
     """
     tokens = _LEAD_IN_WORD.findall(sentence.lower().replace("’", "'"))
     content = [token for token in tokens if token not in _LEAD_IN_WORDS]
-    if _begins_request(tokens) or len(tokens) > MAX_LEAD_IN_WORDS or not VERBS.isdisjoint(content):
+    if _begins_request(tokens) or len(tokens) > MAX_LEAD_IN_WORDS or any(token in VERBS for token in content):
         return False
-    if not _ANNOUNCED.isdisjoint(tokens) or _ENDS_OPEN.search(sentence):
+    if any(token in _ANNOUNCED for token in tokens) or _ENDS_OPEN.search(sentence):
         return True
     if not content:
         return bool(mark.strip(" \t\n.!?"))  # lines without marks are no list
@@ -140,10 +140,10 @@ def _announces(sentence: str, mark: str) -> bool:
 
 def _begins_request(tokens: list[str]) -> bool:
     """Tell whether a sentence begins as a question of its own or as a command: "what time", "order the following"."""
-    first, second = (*tokens, "", "")[:2]
+    first, second = (*tokens, "", "")[:2]  # "" for a missing word
     if first in _EMPTY_VERBS and second in _ASKED:  # "do you know …"
         return True
     if first in QUESTIONS - _EMPTY_VERBS and second not in _ASKED:  # "what time …", but not "what I want:"
         return True
-    first, second = (*(token for token in tokens if token not in POLITE), "", "")[:2]  # without "please"
+    first, second = (*(token for token in tokens if token not in POLITE), "", "")[:2]
     return first in VERBS - _EMPTY_VERBS and second not in _AFTER_NOUN  # "order the …", but not "order of:"
