@@ -27,7 +27,7 @@ from toolscout.vocabulary import join_phrases, list_words
 
 __all__ = ["RuleEffect", "Why", "WordsTrial", "explain", "find", "try_words"]
 
-MIN_TWIN_OVERLAP = 0.8  # overlap of words from which two tools are called near-duplicates
+MIN_DUPLICATE_OVERLAP = 0.8  # overlap of words from which two tools are called near-duplicates
 MAX_LIFTING_WORDS = 3  # missing words that are added to a description together
 MAX_PARTS = 6  # parts of a request that are tried by themselves
 MIN_PART_WORDS = 2
@@ -80,9 +80,10 @@ class RuleEffect(msgspec.Struct, frozen=True, kw_only=True):
 
     def describe(self) -> str:
         """Say in a sentence what the rule decided."""
-        places = [f"has rank {place}" if place else "is not returned" for place in (self.place, self.place_without)]
+        with_rule = f"has rank {self.place}" if self.place else "is not returned"
+        without_rule = f"has rank {self.place_without}" if self.place_without else "is not returned"
         return (
-            f"the rule “{self.rule}” decides: with it the tool {places[0]}, without it it {places[1]} (tried out). "
+            f"the rule “{self.rule}” decides: with it the tool {with_rule}, without it it {without_rule} (tried out). "
             f"{self.about}. To turn it off: {self.switch}"
         )
 
@@ -162,7 +163,8 @@ def explain(
     Args:
         catalogue: the snapshot that was searched.
         pipeline: the pipeline that searched it.
-        rebuild: returns the same pipeline with another definition of a tool, to test a change; None: none is tested.
+        rebuild: returns the same pipeline with another definition of a tool, to test a change; None: no change is
+            tested.
         search: the query.
         tool_id: an id of the catalogue.
         answer: the result of the pipeline for `search`, with filled hits.
@@ -172,23 +174,26 @@ def explain(
     explanation = pipeline.explain(search, tool_id)
     stages = _list_leaves(explanation) if explanation else ()
     matched, missing = _match_words(search.query, stages)
-    shown = tool_id in answer.ids
-    hidden = search.visible is not None and not search.visible(tool)
+    is_shown = tool_id in answer.ids
+    is_hidden = search.visible is not None and not search.visible(tool)
+    rank = explanation.rank if explanation and not is_hidden else None
     causes, fixes = _find_role(answer, tool_id), []
     absence: _Absence | None = None
-    rules = () if hidden else tuple(_find_effects(without or {}, search, tool_id, answer))
-    if hidden:
+    rules: tuple[RuleEffect, ...] = ()
+    if is_hidden:
         causes.append("the caller may not see it: the policy hides it")
         fixes.append("allow the caller to see it")
-    elif not shown:
-        absence = _examine_absence(pipeline, search, tool, answer, explanation)
-        causes, fixes = _explain_absence(absence, catalogue, rebuild)
+    else:
+        rules = tuple(_find_effects(without or {}, search, tool_id, answer))
+        if not is_shown:
+            absence = _collect_facts(pipeline, search, tool, answer, rank, stages)
+            causes, fixes = _explain_absence(absence, catalogue, rebuild)
     causes += [effect.describe() for effect in rules]
     return Why(
         query=search.query,
         tool=tool_id,
-        shown=shown,
-        rank=None if explanation is None or hidden else explanation.rank,
+        shown=is_shown,
+        rank=rank,
         k=search.k,
         stages=stages,
         matched=matched,
@@ -212,7 +217,7 @@ def _find_effects(
         tool_id: the tool in question.
         answer: what came out, with all rules.
     """
-    place = answer.ids.index(tool_id) + 1 if tool_id in answer.ids else None
+    place = _get_place(answer, tool_id)
     for rule, build in without.items():
         place_without = _find_place(build(), search, tool_id)
         if place_without != place:
@@ -221,54 +226,51 @@ def _find_effects(
 
 
 def _describe_part(absence: _Absence | None) -> dict[str, Any]:
-    """Return the fields `step`, `step_rank` and `stands_for_it` of the explanation; none if the tool is returned."""
+    """Return the fields `step`, `step_rank` and `stands_for_it` of the explanation; {} if the tool is returned."""
     if absence is None:
         return {}
-    part = absence.part
-    fields = {"step": part.text, "step_rank": part.place or part.rank} if part else {}
-    return {**fields, "stands_for_it": absence.stand_in}
+    fields: dict[str, Any] = {"stands_for_it": absence.stand_in}
+    if absence.part:
+        fields |= {"step": absence.part.text, "step_rank": absence.part.place or absence.part.rank}
+    return fields
 
 
-def _examine_absence(
-    pipeline: Stage,
-    search: Answer,
-    tool: Tool,
-    answer: Answer,
-    explanation: Explanation | None,
+def _collect_facts(
+    pipeline: Stage, search: Answer, tool: Tool, answer: Answer, rank: int | None, stages: Sequence[Explanation]
 ) -> _Absence:
     """Collect the facts about a tool that a search did not return.
 
     Args:
         pipeline: the pipeline that searched.
-        search: what went into it.
+        search: what went into the pipeline.
         tool: the tool in question.
         answer: what came out.
-        explanation: what the stages did with the tool; None: none of them ranks.
+        rank: the tool's rank before the hits are cut; None: no stage ranks it.
+        stages: what each stage did with the tool.
     """
-    rank = explanation.rank if explanation else None
-    stages = _list_leaves(explanation) if explanation else ()
     matched, missing = _match_words(search.query, stages)
     stand_in = next((hit.id for hit in answer.hits if tool.id in hit.similar), None)
     part = None if stand_in else _find_part(pipeline, search, answer, tool.id, rank)
     demotions = [stage.note for stage in stages if stage.stage == "demote"]
     advisable = keep_advisable(missing, search.query, part.text if part else None)
-    needed_k = rank if rank is not None and _reaches(pipeline, search, tool.id, rank) else None
+    needed_k = None if rank is None else _find_needed_k(pipeline, search, tool.id, rank)
     return _Absence(search, tool, answer, rank, demotions, matched, advisable, part, stand_in, needed_k)
 
 
-def _reaches(pipeline: Stage, search: Answer, tool_id: str, rank: int) -> bool:
-    """Tell whether a search for as many tools as the tool's rank returns it, and they are not too many to advise it."""
-    if not search.k < rank <= MAX_ADVISED_TOOLS:
-        return False
-    return _find_place(pipeline, msgspec.structs.replace(search, k=rank), tool_id) is not None
+def _find_needed_k(pipeline: Stage, search: Answer, tool_id: str, rank: int) -> int | None:
+    """Return how many tools to ask for, so that a tool of this rank is returned (tried out); see `_Absence`."""
+    if rank <= search.k or rank > MAX_ADVISED_TOOLS:
+        return None
+    place = _find_place(pipeline, msgspec.structs.replace(search, k=rank), tool_id)
+    return None if place is None else rank
 
 
 def _explain_absence(
     absence: _Absence, catalogue: Catalogue, rebuild: Callable[[Tool], Stage] | None
 ) -> tuple[list[str], list[str]]:
     """Return the causes of the absence, and what would bring the tool into the answer, as sentences."""
-    twins = _find_twins(absence.tool, absence.returned_tools)
-    causes, fixes = _find_causes(absence, twins), _find_fixes(absence, twins)
+    near_duplicates = _find_near_duplicates(absence.tool, absence.returned_tools)
+    causes, fixes = _find_causes(absence, near_duplicates), _find_fixes(absence, near_duplicates)
     if rebuild and not absence.stand_in and not absence.is_found_by_part:
         advice = _find_lifting_words(catalogue, rebuild, absence.search, absence.tool, absence.missing)
         fixes = [advice, *fixes] if advice else fixes
@@ -281,7 +283,7 @@ class _Part(NamedTuple):
     Attributes:
         text: the part.
         rank: the tool's rank before the hits are cut, from 1.
-        is_step: whether the search split the request into this part; otherwise it is a clause.
+        is_step: whether the search split the request into this part; otherwise the part is a clause.
         place: the tool's rank in the answer, from 1; None: it is not returned, or this was not tried.
     """
 
@@ -298,20 +300,22 @@ def _find_part(pipeline: Stage, search: Answer, answer: Answer, tool_id: str, ra
     clause ranks it better than the whole request does.
     """
     parts = answer.steps or _cut_clauses(search.query)
-    searches = [msgspec.structs.replace(search, query=part, split=False) for part in parts[:MAX_PARTS]]
-    ranked = [
-        _Part(part.query, explanation.rank, bool(answer.steps))
-        for part in searches
-        if (explanation := pipeline.explain(part, tool_id)) is not None and explanation.rank is not None
-    ]
-    best = min(ranked, key=lambda part: part.rank, default=None)
-    if best is None or (rank is not None and best.rank >= rank and not best.is_step):
+    ranked = []
+    for text in parts[:MAX_PARTS]:
+        explanation = pipeline.explain(msgspec.structs.replace(search, query=text, split=False), tool_id)
+        if explanation is not None and explanation.rank is not None:
+            ranked.append(_Part(text, explanation.rank, is_step=bool(answer.steps)))
+    if not ranked:
+        return None
+    best = min(ranked, key=lambda part: part.rank)
+    is_better = rank is None or best.rank < rank
+    if not best.is_step and not is_better:
         return None
     return best._replace(place=_find_place(pipeline, msgspec.structs.replace(search, query=best.text), tool_id))
 
 
 def _cut_clauses(query: str) -> tuple[str, ...]:
-    """Cut a request at punctuation marks and conjunctions; empty if it has one clause."""
+    """Cut a request at punctuation marks and conjunctions; () if it has one clause."""
     clauses = tuple(
         clause.strip()
         for clause in _PART_END.split(" ".join(query.split()))
@@ -400,7 +404,7 @@ class _Absence:
         return self.rank is not None and self.rank > self.search.k
 
 
-def _find_causes(absence: _Absence, twins: Sequence[str]) -> list[str]:
+def _find_causes(absence: _Absence, near_duplicates: Sequence[str]) -> list[str]:
     """List the causes of the absence, the most important first."""
     causes = []
     if absence.is_turned_away:
@@ -411,8 +415,8 @@ def _find_causes(absence: _Absence, twins: Sequence[str]) -> list[str]:
     causes += [f"all other tools stand before it: {note}" for note in absence.demotions]
     causes += _find_part_causes(absence)
     causes += _find_text_causes(absence)
-    if twins:
-        causes.append(f"{_join_quoted(twins)} says almost the same and stands before it")
+    if near_duplicates:
+        causes.append(f"{_join_quoted(near_duplicates)} says almost the same and stands before it")
     return causes + _find_rank_causes(absence)
 
 
@@ -435,19 +439,18 @@ def _find_refusal(answer: Answer) -> str | None:
 
 def _find_rank_causes(absence: _Absence) -> list[str]:
     """Return the causes that have to do with the tool's rank."""
+    k, causes = absence.search.k, []
     if absence.is_cut:
-        n_added = sum(hit.role == "prerequisite" for hit in absence.answer.hits)
-        causes = [f"{n_added} of the {absence.search.k} returned tools are prerequisites of others"] if n_added else []
-        return [*causes, f"it has rank {absence.rank}, and {_count_tools(absence.search.k)} asked for"]
-    is_unranked = absence.rank is None and absence.part is None and not absence.demotions
-    return ["no stage ranks it among its candidates"] if is_unranked else []
+        n_prerequisites = sum(hit.role == "prerequisite" for hit in absence.answer.hits)
+        if n_prerequisites:
+            causes.append(f"{n_prerequisites} of the {k} returned tools are prerequisites of others")
+        causes.append(f"it has rank {absence.rank}, and {'1 tool is' if k == 1 else f'{k} tools are'} asked for")
+    elif absence.rank is None and absence.part is None and not absence.demotions:
+        causes.append("no stage ranks it among its candidates")
+    return causes
 
 
-def _count_tools(count: int) -> str:
-    return "1 tool is" if count == 1 else f"{count} tools are"
-
-
-def _find_fixes(absence: _Absence, twins: Sequence[str]) -> list[str]:
+def _find_fixes(absence: _Absence, near_duplicates: Sequence[str]) -> list[str]:
     """Return sentences on how to get the tool without adding words of the query to its description."""
     if absence.stand_in:
         return [f"call it by its id, {absence.tool.id}, or prefer its source: preferred_sources"]
@@ -455,9 +458,9 @@ def _find_fixes(absence: _Absence, twins: Sequence[str]) -> list[str]:
     if absence.is_found_by_part and absence.part:
         part = absence.part
         fixes.append(f"ask this step by itself: {_quote(part.text)}, where it has rank {part.place} (tried out)")
-    if twins:
-        fixes.append(f"say in its description what it does that {twins[0]} does not")
-    if absence.is_turned_away and absence.rank is not None and absence.rank <= absence.search.k:
+    if near_duplicates:
+        fixes.append(f"say in its description what it does that {near_duplicates[0]} does not")
+    if absence.is_turned_away and absence.rank is not None and not absence.is_cut:
         fixes.append(f"ask for it by its id, {absence.tool.id}, or leave the setting refuse off")
     if absence.needed_k:
         fixes.append(f"ask for {absence.needed_k} tools: -k {absence.needed_k}")
@@ -482,11 +485,12 @@ def _find_text_causes(absence: _Absence) -> list[str]:
     if not absence.tool.description:
         causes.append("it has no description, so only its name, path and parameters can be found")
     if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        cause = f"{_join_quoted(missing)} of the query {verb} nowhere in its text"
         shared = [word for word in missing if any(_has_word(other, word) for other in absence.returned_tools)]
-        causes.append(
-            f"{_join_quoted(missing)} of the query {'is' if len(missing) == 1 else 'are'} nowhere in its text"
-            + (f"; tools that are returned instead have {_join_quoted(shared)}" if shared else "")
-        )
+        if shared:
+            cause += f"; tools that are returned instead have {_join_quoted(shared)}"
+        causes.append(cause)
     if absence.matched and missing:
         causes.append(f"it matches only on {_join_quoted(list(absence.matched))}")
     elif not absence.matched and not _map_terms(absence.search.query):
@@ -494,9 +498,9 @@ def _find_text_causes(absence: _Absence) -> list[str]:
     return causes
 
 
-def _find_twins(tool: Tool, returned_tools: Sequence[Tool]) -> list[str]:
+def _find_near_duplicates(tool: Tool, returned_tools: Sequence[Tool]) -> list[str]:
     """Return the ids of returned tools that say almost the same."""
-    return [other.id for other in returned_tools if _measure_overlap(tool, other) >= MIN_TWIN_OVERLAP]
+    return [other.id for other in returned_tools if _measure_overlap(tool, other) >= MIN_DUPLICATE_OVERLAP]
 
 
 def _measure_overlap(one: Tool, other: Tool) -> float:
@@ -539,16 +543,22 @@ def try_words(rebuild: Callable[[Tool], Stage], search: Answer, tool: Tool, word
     """
     pipeline = rebuild(_add_words(tool, words))
     [answer] = pipeline([search])
-    if tool.id in answer.ids:
-        return WordsTrial(words=tuple(words), rank=answer.ids.index(tool.id) + 1, shown=True)
+    place = _get_place(answer, tool.id)
+    if place is not None:
+        return WordsTrial(words=tuple(words), rank=place, shown=True)
     explanation = pipeline.explain(search, tool.id)
     rank = explanation.rank if explanation else None
     return WordsTrial(words=tuple(words), rank=rank, shown=False, refusal=_find_refusal(answer))
 
 
 def _find_place(pipeline: Stage, search: Answer, tool_id: str) -> int | None:
-    """Run a search, and return the rank of a tool in the answer, from 1; None: the tool is not returned."""
+    """Run a search, and return the rank of a tool in the answer; see `_get_place`."""
     [answer] = pipeline([search])
+    return _get_place(answer, tool_id)
+
+
+def _get_place(answer: Answer, tool_id: str) -> int | None:
+    """Return the rank of a tool in an answer, from 1; None: the tool is not returned."""
     return answer.ids.index(tool_id) + 1 if tool_id in answer.ids else None
 
 
@@ -586,12 +596,12 @@ def keep_advisable(words: Sequence[str], query: str, part: str | None) -> tuple[
     """
     names = {word.casefold() for word in _NAME.findall(query)}
     likely_names = {word.casefold() for groups in _MAYBE_NAME.findall(query) for word in groups if word}
-    names |= {word for word in likely_names if word not in list_everyday_words()}
+    excluded = REQUEST_WORDS | names | (likely_names - list_everyday_words())
     words_of_part = set(re.findall(r"\w+", part.casefold())) if part else None
     return tuple(
         word
         for word in words
-        if word.casefold() not in REQUEST_WORDS | names
+        if word.casefold() not in excluded
         and not any(letter.isdigit() for letter in word)
         and (words_of_part is None or word.casefold() in words_of_part)
     )

@@ -20,6 +20,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from http import HTTPStatus
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -49,7 +50,9 @@ __all__ = [
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 MAX_PORT: Final = 65_535
 #: Ends of names that the public DNS does not have.
-_LOCAL_NAMES: Final = ("localhost", "local", "internal", "lan", "home.arpa", "intranet", "corp", "home", "test")
+_LOCAL_SUFFIXES: Final = (
+    ".localhost", ".local", ".internal", ".lan", ".home.arpa", ".intranet", ".corp", ".home", ".test",
+)  # fmt: skip
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 _IPV4_COMPATIBLE: Final = ipaddress.ip_network("::/96")
 IDENTITY: Final[Mapping[str, str]] = {"accept-encoding": "identity"}  # headers for every request to a stranger
@@ -78,25 +81,21 @@ def split_origin(url: str) -> tuple[str, str, int]:
     if re.search(r"[\s\\\x00-\x20\x7f]", authority):
         raise ValueError("an address with white space, a backslash or control characters")
     try:
-        parsed, parts = httpx.URL(url), urlsplit(url)
-        second_port = parts.port
+        parsed, second = httpx.URL(url), urlsplit(url)
+        second_host, second_port = second.hostname or "", second.port
     except (httpx.InvalidURL, ValueError, TypeError):
         raise ValueError("an address that cannot be understood") from None
     if parsed.scheme not in DEFAULT_PORTS or not parsed.host:
         raise ValueError("an address that does not begin with http:// or https:// and a host")
-    if parsed.userinfo or "@" in parts.netloc:
+    if parsed.userinfo or "@" in second.netloc:
         raise ValueError("an address with a user or password")
     host, default_port = parsed.raw_host.decode("ascii").lower(), DEFAULT_PORTS[parsed.scheme]
-    _compare_hosts(host, parts.hostname or "")
-    if (parsed.port or default_port) != (second_port or default_port):
-        raise ValueError("an address whose port is ambiguous")
-    return parsed.scheme, host, parsed.port or default_port
-
-
-def _compare_hosts(host: str, second_host: str) -> None:
-    """Refuse an address in which two parsers found different hosts. Only the first encodes international names."""
-    if second_host.isascii() and second_host.lower() != host:
+    if second_host.isascii() and second_host.lower() != host:  # `urlsplit` does not encode international names
         raise ValueError("an address whose host is ambiguous")
+    port = parsed.port or default_port
+    if port != (second_port or default_port):
+        raise ValueError("an address whose port is ambiguous")
+    return parsed.scheme, host, port
 
 
 def is_public_address(address: str) -> bool:
@@ -116,13 +115,14 @@ def is_public_address(address: str) -> bool:
 def _is_local_host(host: str) -> bool:
     """Return whether a host is local: a private address, a single word, or a name outside the public DNS.
 
-    A public name that resolves to a private address is not local, because its owner decides to which.
+    A public name that resolves to a private address is not local, because a stranger decides to which address.
     """
     try:
         return not is_public_address(host)
     except ValueError:
         name = host.rstrip(".").lower()
-        return "." not in name or name.endswith(tuple(f".{suffix}" for suffix in _LOCAL_NAMES))
+        is_single_word = "." not in name
+        return is_single_word or name.endswith(_LOCAL_SUFFIXES)
 
 
 class Reach(NamedTuple):
@@ -139,23 +139,24 @@ class Reach(NamedTuple):
     @classmethod
     def of(cls, locator: str, private_hosts: Iterable[str]) -> Reach:
         """Build the reach of the document at `locator`: public addresses, its own host, and `private_hosts`."""
-        local_origin = None
+        without_origin = cls(None, tuple(private_hosts))
         try:
             parsed = httpx.URL(locator)
             host, port = parsed.raw_host.decode("ascii").lower(), parsed.port or DEFAULT_PORTS.get(parsed.scheme)
-        except (httpx.InvalidURL, ValueError):
-            host, port = "", None
-        if host and port and _is_local_host(host):
-            local_origin = host, port
-        return cls(local_origin, tuple(private_hosts))
+        except (httpx.InvalidURL, ValueError):  # the document is a file
+            return without_origin
+        if not host or not port or not _is_local_host(host):
+            return without_origin
+        return without_origin._replace(local_origin=(host, port))
 
     def allows(self, host: str, port: int, address: str) -> bool:
         """Return whether a connection for `host` and `port` may go to the IP address."""
-        if is_public_address(address) or (host.lower(), port) == self.local_origin:
+        host = host.lower()
+        if is_public_address(address) or (host, port) == self.local_origin:
             return True
-        ip = ipaddress.ip_address(address.partition("%")[0])
+        ip = ipaddress.ip_address(address.partition("%")[0])  # without the zone of "fe80::1%eth0"
         for entry in self.private_hosts:
-            if entry.lower() in (host.lower(), f"{host.lower()}:{port}", f"[{host.lower()}]:{port}"):
+            if entry.lower() in (host, f"{host}:{port}", f"[{host}]:{port}"):
                 return True
             try:
                 if ip in ipaddress.ip_network(entry, strict=False):
@@ -165,17 +166,12 @@ class Reach(NamedTuple):
         return False
 
     def choose(self, host: str, port: int, entries: Iterable[Any]) -> list[str]:
-        """Return the IP addresses of a host, each once, if all of them are allowed.
-
-        Args:
-            host: the host.
-            port: the port.
-            entries: what getaddrinfo returned for both. Each ends with a socket address, which begins with the IP.
+        """Return the IP addresses of a host, each once. `entries`: what getaddrinfo returned for the host.
 
         Raises:
-            PrivateAddress: if one of them is not allowed.
+            PrivateAddress: if one of the addresses is not allowed.
         """
-        addresses = list(dict.fromkeys(str(socket_address[0]) for *_, socket_address in entries))
+        addresses = list(dict.fromkeys(str(ip) for *_, (ip, *_) in entries))  # each entry ends with (IP, port, …)
         for address in addresses:
             if not self.allows(host, port, address):
                 raise PrivateAddress(
@@ -224,15 +220,17 @@ class LimitedBody:
         Raises:
             UnsupportedEncoding: for an encoding other than identity, gzip and deflate.
         """
-        names = [name.strip().lower() for name in (encoding or "").split(",")]
-        names = [name for name in names if name not in ("", "identity")]
-        if len(names) > 1 or any(name not in _WINDOW_BITS for name in names):
-            raise UnsupportedEncoding(f"a body in the encoding {(encoding or '')[:60]!r}, which was not asked for")
+        encoding = encoding or ""
+        names = [name.strip().lower() for name in encoding.split(",")]
+        names = [name for name in names if name not in ("", "identity")] or ["identity"]
+        name = names[0]
+        if len(names) > 1 or name not in ("identity", *_WINDOW_BITS):
+            raise UnsupportedEncoding(f"a body in the encoding {encoding[:60]!r}, which was not asked for")
         self.content, self.is_cut = bytearray(), False
         self._max_bytes = max_bytes
-        self._decoder = zlib.decompressobj(_WINDOW_BITS[names[0]]) if names else None
-        self._may_be_bare = names == ["deflate"]  # many servers send deflate without the header of zlib
-        self._first_byte = b""  # of deflate, until the second shows whether there is a header
+        self._decoder = None if name == "identity" else zlib.decompressobj(_WINDOW_BITS[name])
+        self._may_be_bare = name == "deflate"  # many servers send deflate without the header of zlib
+        self._first_byte = b""  # of deflate: whether there is a header can be seen only with the second byte
 
     def feed(self, chunk: bytes) -> bool:
         """Decode a raw chunk. Returns whether more bytes are wanted.
@@ -258,7 +256,8 @@ class LimitedBody:
         if len(self.content) > self._max_bytes:
             del self.content[self._max_bytes :]
             self.is_cut = True
-        return not self.is_cut and not (self._decoder is not None and self._decoder.eof)
+        is_complete = self._decoder is not None and self._decoder.eof
+        return not self.is_cut and not is_complete
 
 
 # --- connections ------------------------------------------------------------------------------------------------------
@@ -267,7 +266,7 @@ class LimitedBody:
 def _find_proxy(url: httpx.URL, reach: Reach) -> str | None:
     """Return the proxy that the environment names for an address.
 
-    A proxy may be in the private network, so a host name is checked before the proxy gets it.
+    A proxy may be in the private network and reach what the document may not. So the host is checked here.
 
     Raises:
         PrivateAddress: if the document may not name the host.
@@ -280,7 +279,7 @@ def _find_proxy(url: httpx.URL, reach: Reach) -> str | None:
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        return proxy  # the name resolves only at the proxy
+        return proxy  # only the proxy can resolve the name, so there is no address to check
     reach.choose(host, port, addresses)
     return proxy
 
@@ -302,15 +301,16 @@ class _CheckedTransport(httpx.AsyncBaseTransport):
         The name is looked up once, here, and the request goes to the addresses that passed the check: a second look-up
         could give another one (DNS rebinding).
         """
-        if request.url.scheme not in DEFAULT_PORTS:  # a redirect may name any
-            raise httpx.UnsupportedProtocol(f"the address begins with {request.url.scheme}://, not http:// or https://")
-        proxy = await anyio.to_thread.run_sync(_find_proxy, request.url, self._reach) if getproxies() else None
+        url, scheme = request.url, request.url.scheme
+        if scheme not in DEFAULT_PORTS:  # a redirect may lead to another scheme
+            raise httpx.UnsupportedProtocol(f"the address begins with {scheme}://, not http:// or https://")
+        proxy = await anyio.to_thread.run_sync(_find_proxy, url, self._reach) if getproxies() else None
         if proxy is not None:
             return await self._open_transport(proxy, proxy).handle_async_request(request)
-        host, port = request.url.raw_host.decode("ascii"), request.url.port or DEFAULT_PORTS[request.url.scheme]
-        if port > MAX_PORT:  # Python would raise an OverflowError, which nobody expects
+        host, port = url.raw_host.decode("ascii"), url.port or DEFAULT_PORTS[scheme]
+        if port > MAX_PORT:  # the look-up would raise an OverflowError, which no caller handles
             raise httpx.ConnectError(f"there is no port {port}")
-        transport = self._open_transport(f"{request.url.scheme}://{host}:{port}", None)
+        transport = self._open_transport(f"{scheme}://{host}:{port}", None)
         try:
             entries = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
@@ -319,7 +319,7 @@ class _CheckedTransport(httpx.AsyncBaseTransport):
         for address in self._reach.choose(host, port, entries):
             to_address = httpx.Request(
                 request.method,
-                request.url.copy_with(host=address),
+                url.copy_with(host=address),
                 headers=request.headers,
                 stream=request.stream,
                 extensions={**request.extensions, "sni_hostname": host},
@@ -412,13 +412,13 @@ class Downloader:
             with anyio.fail_after(max(0.0, self._deadline_s - time.monotonic())):
                 async with self._client.stream("GET", url) as response:
                     is_endless = response.headers.get("content-type", "").startswith("text/event-stream")
-                    if response.status_code != 200 or is_endless:
+                    if response.status_code != HTTPStatus.OK or is_endless:
                         return Download(response.status_code, str(response.url))
                     body = LimitedBody(response.headers.get("content-encoding"), max_bytes)
                     async for chunk in response.aiter_raw():
                         if not body.feed(chunk):
                             break
-                    return Download(200, str(response.url), bytes(body.content), body.is_cut)
+                    return Download(response.status_code, str(response.url), bytes(body.content), body.is_cut)
         except TimeoutError:
             raise httpx.ReadTimeout("the time for the document is over") from None
 
