@@ -13,6 +13,12 @@ from click.testing import CliRunner
 
 import toolscout
 from scripts_loader import load_script
+from toolscout.errors import OWN_PACKAGES, install_line
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
 CHANGELOG = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- This.\n\n## [0.1.0] - 2026-01-01\n\n- That.\n"
@@ -160,3 +166,17 @@ def test_each_version_has_a_date_and_at_most_fifteen_highlights() -> None:
         assert re.fullmatch(r"\[Unreleased\]|\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", title), title
         count = len(re.findall(r"^- ", section, re.M))
         assert 0 < count <= 15, f"{title} has {count} highlights: move the lesser ones to CHANGELOG-details.md"
+
+
+def test_a_hint_to_install_a_package_holds_in_a_clone_too() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    own = {
+        extra: match.group(1, 2)
+        for extra, [first, *_] in extras.items()
+        if (match := re.match(r"toolscout-(\w+)(\[\w+\])?==", first))
+    }
+    assert set(OWN_PACKAGES) == set(own) > {"gateway", "train"}
+    for extra, (package, package_extra) in own.items():
+        assert OWN_PACKAGES[extra] == package + (package_extra or "") and (ROOT / "packages" / package).is_dir()
+        assert install_line(extra).endswith(f"in a clone,  pip install './packages/{OWN_PACKAGES[extra]}'")
+    assert install_line("hub") == "pip install 'toolscout[hub]'"

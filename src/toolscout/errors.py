@@ -27,6 +27,7 @@ import importlib
 import re
 from collections.abc import Iterable
 from types import ModuleType
+from typing import Final
 
 __all__ = [
     "BadEntry",
@@ -49,6 +50,7 @@ __all__ = [
     "explain_unknown_field",
     "find_close",
     "find_nearest",
+    "install_line",
     "name_nearest",
     "require",
 ]
@@ -194,6 +196,22 @@ def explain_unknown_field(error: Exception, *structs: type) -> str:
     return f"{describe_invalid(error)}. {advice}"
 
 
+#: Extra that installs one of our packages → the folder of the package in a clone, with the package's own extra.
+OWN_PACKAGES: Final = {
+    **{name: name for name in ("compact", "gateway", "lab", "postgres", "scale", "server")},
+    "identity": "gateway[identity]",
+    **{extra: f"lab[{extra}]" for extra in ("llm", "synth", "train")},
+    "milvus": "postgres[milvus]",
+}
+
+
+def install_line(extra: str) -> str:
+    """Return the command that installs an extra; for one of our packages also the command in a clone."""
+    line = f"pip install 'toolscout[{extra}]'"
+    folder = OWN_PACKAGES.get(extra)
+    return f"{line}  or, in a clone,  pip install './packages/{folder}'" if folder else line
+
+
 def require(module: str, extra: str) -> ModuleType:
     """Import `module`, or say which extra installs it.
 
@@ -210,6 +228,5 @@ def require(module: str, extra: str) -> ModuleType:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise  # the package is there, and something that it imports is not
         raise MissingExtra(
-            f"This needs the package {module.split('.')[0]!r}, which is not installed. "
-            f"Run  pip install 'toolscout[{extra}]'"
+            f"This needs the package {module.split('.')[0]!r}, which is not installed. Run  {install_line(extra)}"
         ) from None

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from toolscout import plugins
-from toolscout.errors import ConfigError, MissingExtra, NotFound, name_nearest
+from toolscout.errors import ConfigError, MissingExtra, NotFound, install_line, name_nearest
 
 __all__ = [
     "DEFAULT_TENANT",
@@ -393,7 +393,7 @@ def parse_home(text: str) -> Home:
         return home
     if scheme in EXTRAS_OF_SCHEMES:
         extra = EXTRAS_OF_SCHEMES[scheme]
-        raise MissingExtra(f"A home in PostgreSQL needs another package. Run  pip install 'toolscout[{extra}]'")
+        raise MissingExtra(f"A home in PostgreSQL needs another package. Run  {install_line(extra)}")
     if _ANY_SCHEME.match(text):  # it would be made as a folder
         raise ConfigError(f"home: expected a folder or an address such as {EXAMPLE}, found one of another kind.")
     if _HOST_AND_PORT.match(text):  # so would this

@@ -31,7 +31,7 @@ from toolscout.cli.doctor_sections import (
     print_plugins,
 )
 from toolscout.cli.output import choose_home, count_things, echo, escape_line, json_option, print_json
-from toolscout.errors import ConfigError, StoreError, Unavailable, UserError
+from toolscout.errors import ConfigError, StoreError, Unavailable, UserError, install_line
 from toolscout.home.catalogue.store import CatalogueSource
 from toolscout.home.catalogue.vector_cache import VECTORS_FILE_NAME as VECTORS_FILE
 from toolscout.home.catalogue.vector_cache import VectorStore
@@ -365,7 +365,7 @@ def _read_version(name: str, extra: str) -> str:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return f"not installed: pip install 'toolscout[{extra}]'"
+        return f"not installed: {install_line(extra)}"
 
 
 def _print_catalogue(report: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from toolscout.cli.main import COMMANDS, LAB_COMMANDS
 from toolscout.cli.output import echo, escape_line
 from toolscout.encoders import describe_encoder, load
-from toolscout.errors import UserError
+from toolscout.errors import UserError, install_line
 from toolscout.home.catalogue.snapshot_files import (
     SNAPSHOTS_FOLDER,
     check_snapshot_files,
@@ -83,7 +83,7 @@ def describe_index(settings: Settings, n_tools: int) -> dict[str, Any]:
     files = list_snapshot_files(_find_snapshots(settings))
     advice = ""
     if name == "auto" and n_tools >= MIN_LARGE_TOOLS and not find_large("ann"):
-        advice = "searches of so many tools are faster with  pip install 'toolscout[scale]'"
+        advice = f"searches of so many tools are faster with  {install_line('scale')}"
     return {
         "setting": name,
         "index": chosen,

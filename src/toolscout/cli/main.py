@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 import toolscout
-from toolscout.errors import ConfigError, MissingExtra, UserError, find_nearest
+from toolscout.errors import ConfigError, MissingExtra, UserError, find_nearest, install_line
 from toolscout.plugins import COMMAND_PLUGINS, Plugin, find_plugin, is_own, list_plugins, load_plugin
 
 __all__ = ["COMMANDS", "COMMAND_GROUPS", "EXAMPLES", "LAB_COMMANDS", "main", "program"]
@@ -189,7 +189,7 @@ def load_package_command(extra: str, entry: str) -> click.Command:
             return load_command(plugin)
     raise MissingExtra(
         f"`toolscout {entry.replace('.', ' ')}` is in the package {package}, which is not installed. "
-        f"Run  pip install 'toolscout[{extra}]'  or, in a clone,  pip install ./packages/{extra}"
+        f"Run  {install_line(extra)}"
     )
 
 

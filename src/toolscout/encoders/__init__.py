@@ -17,7 +17,7 @@ from toolscout.encoders.encoder import (
     split_identifiers,
     unit_rows,
 )
-from toolscout.errors import ConfigError, MissingExtra, UserError, find_nearest
+from toolscout.errors import ConfigError, MissingExtra, UserError, find_nearest, install_line
 from toolscout.settings import Settings
 
 __all__ = [
@@ -78,7 +78,7 @@ def load(name: str, settings: Settings) -> Encoder:
         raise ConfigError(f"encoder {name!r}: there is no such encoder. Did you mean {nearest!r}?")
     transformer = plugins.find_plugin(plugins.ENCODER_PLUGINS, TRANSFORMER)
     if transformer is None:
-        raise MissingExtra(f"encoder {name}: a model for torch needs a package. Run  pip install 'toolscout[train]'")
+        raise MissingExtra(f"encoder {name}: a model for torch needs a package. Run  {install_line('train')}")
     loaded: Encoder = plugins.load_function(transformer)(name, settings)
     return loaded
 

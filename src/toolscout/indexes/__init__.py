@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import Final
 
 from toolscout import plugins
-from toolscout.errors import ConfigError, MissingExtra, UserError
+from toolscout.errors import ConfigError, MissingExtra, UserError, install_line
 from toolscout.indexes.exact import Exact, VectorIndex
 from toolscout.indexes.large import MIN_ANN_TOOLS, SCALE_INDEX_NAMES, find_large, require_large
 from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, place, rank, spread, top_k
@@ -81,7 +81,7 @@ def _explain_missing(name: str) -> UserError:
     plugin_name = name.partition(":")[0]
     extra = EXTRAS_OF_INDEXES.get(plugin_name)
     if extra is not None:
-        return MissingExtra(f"index {plugin_name}: it needs another package. Run  pip install 'toolscout[{extra}]'")
+        return MissingExtra(f"index {plugin_name}: it needs another package. Run  {install_line(extra)}")
     plugin_names = {plugin.name for plugin in plugins.list_plugins(plugins.INDEX_PLUGINS)} - SCALE_INDEX_NAMES
     names = dict.fromkeys([*BUILT_IN_INDEXES, *EXTRAS_OF_INDEXES, *sorted(plugin_names)])
     return ConfigError(f"index: expected the name of an index of {', '.join(names)}, found {name!r}")

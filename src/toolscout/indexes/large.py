@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from toolscout import plugins
 from toolscout.arrays import Arrays
-from toolscout.errors import MissingExtra
+from toolscout.errors import MissingExtra, install_line
 from toolscout.indexes.ranking import Mask
 
 __all__ = [
@@ -101,6 +101,6 @@ def require_large(name: LargeName) -> Callable[..., Any]:
     if large is None:
         raise MissingExtra(
             f"The index {name!r} needs the package 'toolscout-scale', which is not installed. "
-            "Run  pip install 'toolscout[scale]'"
+            f"Run  {install_line('scale')}"
         )
     return large

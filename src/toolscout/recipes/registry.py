@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from toolscout import plugins
-from toolscout.errors import ConfigError, MissingExtra, NotFound, StoreError, UserError, find_nearest
+from toolscout.errors import ConfigError, MissingExtra, NotFound, StoreError, UserError, find_nearest, install_line
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.models import model_store
 from toolscout.home.models.model_store import Manifest, Model
@@ -150,7 +150,7 @@ def recipe(name: str) -> Recipe:
     if name in LAB_RECIPE_NAMES:
         if name not in load_lab_recipes():
             raise MissingExtra(
-                f"The recipe {name!r} is in the package toolscout-lab. Install it with  pip install 'toolscout[lab]'"
+                f"The recipe {name!r} is in the package toolscout-lab. Install it with  {install_line('lab')}"
             )
         return load_lab_recipes()[name]
     plugin = plugins.find_plugin(plugins.METHOD_PLUGINS, name)
