@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import toolscout
 from scripts_loader import load_script
-from toolscout.errors import OWN_PACKAGES, install_line
+from toolscout.errors import PACKAGE_FOLDERS, install_line
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -175,8 +175,8 @@ def test_a_hint_to_install_a_package_holds_in_a_clone_too() -> None:
         for extra, [first, *_] in extras.items()
         if (match := re.match(r"toolscout-(\w+)(\[\w+\])?==", first))
     }
-    assert set(OWN_PACKAGES) == set(own) > {"gateway", "train"}
+    assert set(PACKAGE_FOLDERS) == set(own) > {"gateway", "train"}
     for extra, (package, package_extra) in own.items():
-        assert OWN_PACKAGES[extra] == package + (package_extra or "") and (ROOT / "packages" / package).is_dir()
-        assert install_line(extra).endswith(f"in a clone,  pip install './packages/{OWN_PACKAGES[extra]}'")
+        assert PACKAGE_FOLDERS[extra] == package + (package_extra or "") and (ROOT / "packages" / package).is_dir()
+        assert install_line(extra).endswith(f"in a clone,  pip install './packages/{PACKAGE_FOLDERS[extra]}'")
     assert install_line("hub") == "pip install 'toolscout[hub]'"

@@ -197,7 +197,7 @@ def explain_unknown_field(error: Exception, *structs: type) -> str:
 
 
 #: Extra that installs one of our packages → the folder of the package in a clone, with the package's own extra.
-OWN_PACKAGES: Final = {
+PACKAGE_FOLDERS: Final = {
     **{name: name for name in ("compact", "gateway", "lab", "postgres", "scale", "server")},
     "identity": "gateway[identity]",
     **{extra: f"lab[{extra}]" for extra in ("llm", "synth", "train")},
@@ -208,7 +208,7 @@ OWN_PACKAGES: Final = {
 def install_line(extra: str) -> str:
     """Return the command that installs an extra; for one of our packages also the command in a clone."""
     line = f"pip install 'toolscout[{extra}]'"
-    folder = OWN_PACKAGES.get(extra)
+    folder = PACKAGE_FOLDERS.get(extra)
     return f"{line}  or, in a clone,  pip install './packages/{folder}'" if folder else line
 
 
