@@ -69,12 +69,8 @@ class Rules:
     """Says which tools a caller may see: a predicate for `Search.visible`. Equal rules are equal and share one mask.
 
     A tool is allowed only if a pattern of `allow` matches it, character by character. `deny` takes precedence, and also
-    matches other spellings: other case, compatibility forms, composed or not, with invisible characters.
-
-    Attributes:
-        allow: patterns.
-        deny: patterns.
-        read_only: only tools that say they are read-only, and do not say they are destructive.
+    matches other spellings: other case, compatibility forms, composed or not, with invisible characters. `read_only`
+    leaves only tools that say they are read-only, and do not say they are destructive.
     """
 
     allow: frozenset[str] = frozenset()
@@ -83,13 +79,16 @@ class Rules:
 
     def __call__(self, tool: Tool) -> bool:
         """Return whether the tool may be seen."""
-        if self.read_only and (tool.hints.read_only is not True or tool.hints.destructive is True):
+        only_reads = tool.hints.read_only is True and tool.hints.destructive is not True  # a hint may be None
+        if self.read_only and not only_reads:
             return False
         allow = [_split_runs(pattern, exact=True) for pattern in self.allow]
         if not any(_matches(form, runs) for form in _list_forms(tool) for runs in allow):
             return False
+        if not self.deny:
+            return True
         deny = [_split_runs(pattern) for pattern in self.deny]
-        return not deny or not any(_matches(form, runs) for form in _list_folded_forms(tool) for runs in deny)
+        return not any(_matches(form, runs) for form in _list_folded_forms(tool) for runs in deny)
 
 
 def _list_forms(tool: Tool) -> set[Segments]:
@@ -107,7 +106,8 @@ def _list_folded_forms(tool: Tool) -> set[Segments]:
     forms = set()
     for parts in ((source, rest), (source, tool.name), (source, *tool.path, tool.name)):
         folded = tuple(map(_fold, parts))
-        forms |= {folded, tuple("/".join(folded).split("/"))}
+        split_at_every_slash = tuple("/".join(folded).split("/"))
+        forms |= {folded, split_at_every_slash}
     return forms
 
 
@@ -135,10 +135,9 @@ def _split_runs(pattern: str, *, exact: bool = False) -> tuple[Segments, ...]:
 
 
 def _matches(form: Segments, runs: Sequence[Segments]) -> bool:
-    """Return whether a pattern matches all segments of `form`. Between two of its runs, any segments may be."""
+    """Return whether the runs of a pattern match `form` from its start to its end, with any segments between them."""
 
     def occurs(run: Segments, start: int) -> bool:
-        """Return whether the segments of `form` from `start` on match the run."""
         return all(_matches_segment(form[start + offset], segment) for offset, segment in enumerate(run))
 
     return _occur_in_order(runs, len(form), occurs)
@@ -146,7 +145,9 @@ def _matches(form: Segments, runs: Sequence[Segments]) -> bool:
 
 def _matches_segment(text: str, segment: str) -> bool:
     """Return whether a text matches a segment. An asterisk in the segment matches any characters."""
-    return text == segment if "*" not in segment else _occur_in_order(segment.split("*"), len(text), text.startswith)
+    if "*" not in segment:
+        return text == segment
+    return _occur_in_order(segment.split("*"), len(text), text.startswith)
 
 
 def _occur_in_order(parts: Sequence[Part], size: int, occurs: Callable[[Part, int], bool]) -> bool:
@@ -157,20 +158,20 @@ def _occur_in_order(parts: Sequence[Part], size: int, occurs: Callable[[Part, in
     Args:
         parts: texts, or runs of segments; at least one.
         size: length of what is searched, in characters or segments.
-        occurs: whether a part occurs at a position. It is asked only where the part fits.
+        occurs: returns whether a part occurs at a position. It is called only if the part ends within `size`.
     """
     first, *others = parts
     if not others:
         return size == len(first) and occurs(first, 0)
     *middle, last = others
-    start, end = len(first), size - len(last)
-    if start > end or not occurs(first, 0) or not occurs(last, end):
+    position, last_start = len(first), size - len(last)
+    if position > last_start or not occurs(first, 0) or not occurs(last, last_start):
         return False
     for part in middle:
-        while start + len(part) <= end and not occurs(part, start):
-            start += 1
-        start += len(part)
-        if start > end:
+        while position + len(part) <= last_start and not occurs(part, position):
+            position += 1
+        position += len(part)
+        if position > last_start:
             return False
     return True
 
@@ -320,8 +321,9 @@ class Policies:
 
     def explain_idle_callers(self) -> list[str]:
         """Write a sentence for each caller that nobody can be, and for each one that may see no tool."""
-        subjects = self._tokens.subjects.values() if self._tokens else ()
-        reachable = {caller.name for caller in (*(owner for _, owner in self._keys), *subjects)}
+        reachable = {caller.name for _, caller in self._keys}
+        if self._tokens is not None:
+            reachable |= {caller.name for caller in self._tokens.subjects.values()}
         if self.default is not None:
             reachable.add(self.default.name)
         sentences = []
@@ -357,7 +359,8 @@ class Policies:
 
     def join_scopes(self, scope: str) -> str:
         """Return the scopes that every token needs and one more, with spaces between them."""
-        return " ".join(dict.fromkeys([*(self._tokens.table.scopes if self._tokens else ()), scope]))
+        scopes = [] if self._tokens is None else self._tokens.table.scopes
+        return " ".join(dict.fromkeys([*scopes, scope]))
 
     @property
     def waits(self) -> bool:
@@ -386,15 +389,17 @@ class Policies:
             matches = [caller for key, caller in self._keys if hmac.compare_digest(key, digest)]
             if matches:
                 return matches[0]
-            if self._tokens is not None and (caller := self._tokens.caller(credential)):
-                return caller
+            token_owner = None if self._tokens is None else self._tokens.caller(credential)
+            if token_owner is not None:
+                return token_owner
         raise Denied(UNKNOWN_CREDENTIAL)
 
 
 def _add_subjects(where: str, names: Sequence[str], caller: Caller, subjects: dict[str, Caller]) -> None:
-    """Add the subjects of a caller to `subjects`. One that another caller has is an error that begins with `where`."""
+    """Add the subjects of a caller to `subjects`. Raises ConfigError, which begins with `where`, if one is taken."""
     for subject in names:
-        if subjects.setdefault(subject, caller) is not caller:
+        owner = subjects.setdefault(subject, caller)
+        if owner is not caller:
             raise ConfigError(f"{where}: expected subjects of its own, found {subject!r} at another caller too")
 
 
@@ -420,8 +425,9 @@ def check_patterns(where: str, patterns: Iterable[str]) -> frozenset[str]:
     """Return the patterns of a caller or profile. Raises ConfigError if one is invalid; `where` begins its message."""
     for pattern in patterns:
         segments = pattern.split("/")
-        if pattern != "**" and (len(segments) < 2 or not all(segments)):
-            hint = f": write {pattern + '/**'!r} for a whole source" if len(segments) == 1 and pattern else ""
+        is_source_alone = bool(pattern) and len(segments) == 1 and pattern != "**"
+        if is_source_alone or "" in segments:
+            hint = f": write {pattern + '/**'!r} for a whole source" if is_source_alone else ""
             raise ConfigError(f"{where}: expected a pattern such as 'source/*' or '**', found {pattern!r}{hint}")
         if any("**" in segment and segment != "**" for segment in segments):
             raise ConfigError(f"{where}: expected ** to stand alone between slashes, found {pattern!r}")
@@ -490,9 +496,9 @@ class _TokenChecker:
             return None
         except (jwt.PyJWTError, ValueError, TypeError):  # forged, expired, of another audience, or malformed
             return None
-        values = claims.get(self.table.claim)  # one name, or a list such as groups
-        names = [values] if isinstance(values, str) else values if isinstance(values, list) else []
-        caller = next((self.subjects[name] for name in names if isinstance(name, str) and name in self.subjects), None)
+        value = claims.get(self.table.claim)  # one name, or a list such as groups
+        names = [value] if isinstance(value, str) else _list_texts(value)
+        caller = next((self.subjects[name] for name in names if name in self.subjects), None)
         if caller is None:
             return None
         scopes = {*_split_scopes(claims.get("scope")), *_split_scopes(claims.get("scp"))}
@@ -519,17 +525,20 @@ class _TokenChecker:
 
 
 def _split_scopes(value: object) -> list[str]:
-    """Return the scopes in a claim of a token, which is a text or a list."""
-    if isinstance(value, str):
-        return value.split()
-    return [word for word in value if isinstance(word, str)] if isinstance(value, list) else []
+    """Return the scopes in a claim of a token: words in a text, or the items of a list."""
+    return value.split() if isinstance(value, str) else _list_texts(value)
+
+
+def _list_texts(value: object) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def _load_keys(path: Path, jwks: str) -> PyJWKClient | PyJWKSet:
     """Load the issuer's public keys from a file, or prepare to fetch them from an https address."""
     jwt = require("jwt", "mcp")
     require("cryptography", "mcp")
-    if jwks.startswith("https://") or re.match(r"http://(localhost|127\.0\.0\.1|\[::1\])[:/]", jwks):
+    is_on_this_machine = re.match(r"http://(localhost|127\.0\.0\.1|\[::1\])[:/]", jwks)
+    if jwks.startswith("https://") or is_on_this_machine:
         client: PyJWKClient = jwt.PyJWKClient(jwks, timeout=10)
         return client
     if jwks.startswith("http://"):
