@@ -59,7 +59,8 @@ MAX_BUNDLE_RATIO: Final = 200  # unpacked to packed, above `MIN_RATIO_BYTES`
 MIN_RATIO_BYTES: Final = 10_000_000
 MAX_MANIFEST_BYTES: Final = 5_000_000
 UNPACK_PIECE_BYTES: Final = 1_000_000
-USER_EXECUTES: Final = 0o100
+UNIX_MODE_SHIFT: Final = 16  # of the Unix mode in the `external_attr` of a zip file's entry
+ENCRYPTED_FLAG: Final = 0x1  # in the `flag_bits` of a zip file's entry
 PLATFORMS: Final = ("linux", "darwin", "win32")
 _MANIFEST_PLACEHOLDER: Final = re.compile(r"\$\{([^{}]*)\}")
 
@@ -85,7 +86,7 @@ def prepare(locator: str, name: str | None, settings: Settings) -> Path:
         published = fetch_server(title, version, settings)
         entry = published.build_entry(_make_prefix(source), kind)
         _check_remote(str(entry.get("url") or ""), settings)
-        if "registryType" in entry:  # not yet an entry, but a package of the kind mcpb
+        if "registryType" in entry:  # the package of a bundle, which `build_entry` cannot download
             folder = unpack(fetch_bundle(entry, bundles, settings), bundles)
             _, _, entry = describe_bundle(folder, _make_prefix(source))
         label = f"{published.name} {published.version}"
@@ -99,10 +100,9 @@ def prepare(locator: str, name: str | None, settings: Settings) -> Path:
 
 
 def _check_remote(url: str, settings: Settings) -> None:
-    """Refuse the address of a remote server to which a public registry may not lead."""
-    if not url or not settings.registry.startswith("https://"):
-        return
-    if not url.startswith("https://") or is_private(origin_of(url)):
+    """Refuse a remote server in a private network, or without https, if the registry itself is a public one."""
+    is_public_registry = settings.registry.startswith("https://")
+    if url and is_public_registry and (not url.startswith("https://") or is_private(origin_of(url))):
         raise SourceError(f"{url[:200]}: a public registry may only lead to public https addresses")
 
 
@@ -114,8 +114,7 @@ def _make_prefix(source: str) -> str:
 def _write_entry(settings: Settings, source: str, label: str, entry: Schema) -> Path:
     """Write the entry of a published server as a configuration file of the home. Returns its path.
 
-    Raises:
-        SourceError: if it would run a program that the user has not trusted. The message shows the program.
+    Raises SourceError, which shows the command, if the entry runs a program that the user has not trusted.
     """
     folder = (settings.home / PUBLISHED_FOLDER / source).resolve()
     make_private_folder(folder)
@@ -147,11 +146,7 @@ class PublishedServer:
     """
 
     def __init__(self, document: object) -> None:
-        """Check a `server.json`.
-
-        Raises:
-            SourceError: if it has no name or no exact version.
-        """
+        """Check a `server.json`. Raises SourceError if it has no name or no exact version."""
         self.document = as_object(document)
         if not isinstance(self.document.get("name"), str):
             raise SourceError("expected a server.json with a name, found something else")
@@ -174,13 +169,14 @@ class PublishedServer:
         """
         remotes = _list_objects(self.document.get("remotes"))
         packages = self._find_packages()
-        kinds = [kind for kind in packages if kind in LAUNCHERS or kind == "mcpb"]
-        if remotes and wanted_kind in ("", "remote"):
-            return _build_remote(remotes[0], prefix)
-        if wanted_kind not in ("", *kinds) or not kinds:
-            offered = ", ".join([*(["remote"] if remotes else []), *packages]) or "nothing"
+        kinds = ["remote"] if remotes else []
+        kinds += [kind for kind in packages if kind in LAUNCHERS or kind == "mcpb"]
+        kind = wanted_kind or next(iter(kinds), "")
+        if kind not in kinds:
+            offered = ", ".join((["remote"] if remotes else []) + list(packages)) or "nothing"
             raise SourceError(f"{self.name}: expected something that toolscout can start, found {offered}")
-        kind = wanted_kind or kinds[0]
+        if kind == "remote":
+            return _build_remote(remotes[0], prefix)
         return dict(packages[kind]) if kind == "mcpb" else _build_package(kind, packages[kind], prefix)
 
     def _find_packages(self) -> dict[str, Mapping[str, object]]:
@@ -223,7 +219,8 @@ def fetch_server(name: str, version: str, settings: Settings) -> PublishedServer
         raise SourceError(f"{base} has no server {server}. Check its name and version there.")
     document = as_object(parse_document(content.decode("utf-8", "replace"), name))
     published = PublishedServer(document.get("server", document))
-    if published.name != name or version not in ("", published.version):
+    is_wanted_version = not version or published.version == version
+    if published.name != name or not is_wanted_version:
         raise SourceError(f"{base} answered with {published.name} {published.version} instead of {name} {version}")
     return published
 
@@ -297,15 +294,17 @@ def _pin_package(kind: str, package: Mapping[str, object]) -> str:
     """Return the package with its version, as its launcher writes it: `name@1.2.3`, `name==1.2.3`, `image:1.2.3`.
 
     Raises:
-        SourceError: if the version is not an exact one, or the name cannot be a package's.
+        SourceError: if the version is not an exact one, or the launcher could read the name as an option.
     """
     identifier, version = str(package.get("identifier") or ""), str(package.get("version") or "")
     if kind == "oci":
         image, _, tag = identifier.rpartition("/")[2].partition(":")
-        pinned = identifier if tag or "@sha256:" in identifier else f"{identifier}:{version}"
+        is_pinned = tag or "@sha256:" in identifier
+        pinned = identifier if is_pinned else f"{identifier}:{version}"
         is_exact = bool(image) and not pinned.endswith((":latest", ":"))
     else:
-        pinned = f"{identifier}{'@' if kind == 'npm' else '=='}{version}"
+        separator = "@" if kind == "npm" else "=="
+        pinned = identifier + separator + version
         is_exact = bool(_EXACT_VERSION.fullmatch(version)) and version != "latest"
     if not is_exact or identifier.startswith("-") or re.search(r"\s", identifier):
         raise SourceError(f"{identifier[:100]!r}: expected a package with an exact version, found {version[:60]!r}")
@@ -315,14 +314,16 @@ def _pin_package(kind: str, package: Mapping[str, object]) -> str:
 def _list_arguments(arguments: object, prefix: str) -> list[str]:
     """Return the words of the command line that a server needs, with variables for the values that it asks for.
 
-    A named argument gives its name and its value, or its name alone if it is a switch; a positional one its value.
+    A named argument becomes its name and its value; a switch, which has no value, its name; a positional one its value.
     """
     words: list[str] = []
     for argument in filter(_is_needed, _list_objects(arguments)):
-        name, is_named = str(argument.get("name") or ""), argument.get("type") == "named"
+        is_named = argument.get("type") == "named"
         has_value = any(argument.get(key) is not None for key in ("value", "default", "valueHint"))
-        words += [name] if is_named and name else []
-        words += [_fill_input(argument, prefix)] if has_value or not is_named else []
+        if is_named and argument.get("name"):
+            words.append(str(argument["name"]))
+        if has_value or not is_named:
+            words.append(_fill_input(argument, prefix))
     return words
 
 
@@ -339,9 +340,11 @@ def _is_needed(entry: Mapping[str, object]) -> bool:
 
 def _fill_input(entry: Mapping[str, object], prefix: str) -> str:
     """Return the value of an argument, a header or a variable: its text, or an environment variable of the user."""
-    if isinstance(value := entry.get("value"), str):
+    value = entry.get("value")
+    if isinstance(value, str):
         return _fill(value, entry.get("variables"), prefix)
-    return _write_variable(prefix, str(entry.get("name") or entry.get("valueHint") or "VALUE"), entry.get("default"))
+    name = entry.get("name") or entry.get("valueHint") or "VALUE"
+    return _write_variable(prefix, str(name), entry.get("default"))
 
 
 def _fill(text: str, variables: object, prefix: str) -> str:
@@ -354,16 +357,19 @@ def _fill(text: str, variables: object, prefix: str) -> str:
         raise SourceError(f"it asks for {text[:80]!r}, but a registry may not name environment variables")
 
     def replace(match: re.Match[str]) -> str:
-        return _write_variable(prefix, match[1], as_object(as_object(variables).get(match[1])).get("default"))
+        name = match[1]
+        variable = as_object(as_object(variables).get(name))
+        return _write_variable(prefix, name, variable.get("default"))
 
     return _REGISTRY_PLACEHOLDER.sub(replace, text)
 
 
 def _write_variable(prefix: str, name: str, default: object) -> str:
-    """Write an environment variable, with its default if that is a plain text."""
+    """Return `${VARIABLE:-default}`. A default that could name a variable itself, or is no text, is left out."""
     variable = prefix + re.sub(r"\W", "_", name).upper().strip("_")
-    is_plain = isinstance(default, str) and not set(default) & set("${}")
-    return f"${{{variable}:-{default}}}" if is_plain else f"${{{variable}}}"
+    if isinstance(default, str) and not re.search(r"[${}]", default):
+        return "${" + variable + ":-" + default + "}"
+    return "${" + variable + "}"
 
 
 def _list_objects(value: object) -> list[Mapping[str, object]]:
@@ -374,13 +380,11 @@ def _list_objects(value: object) -> list[Mapping[str, object]]:
 
 
 def unpack(bundle: Path, folder: Path) -> Path:
-    """Unpack a bundle into a folder below `folder` that is named by its digest, and return it.
-
-    If that is there already, nothing is done.
+    """Unpack a bundle into a subfolder of `folder` named by the bundle's digest, unless it exists. Returns its path.
 
     Raises:
         SourceError: if it is no bundle, or could do harm when it is unpacked: paths that lead out of it, links, sizes
-            that nobody needs. Nothing of it is left then.
+            that nobody needs. No unpacked file is left then.
     """
     try:
         with bundle.open("rb") as stream:
@@ -416,23 +420,25 @@ def _check_files(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
         SourceError: for a path that leads out of the folder, a link, a device, a repeated path, an encrypted file.
     """
     files: dict[str, zipfile.ZipInfo] = {}
-    keys: set[str] = set()  # paths that are the same on a system that ignores case and Unicode forms
+    folded_paths: set[str] = set()  # as a file system that ignores case and Unicode forms compares them
     if len(archive.infolist()) > MAX_BUNDLE_FILES:
         raise SourceError(f"expected a bundle of at most {MAX_BUNDLE_FILES:,} files, found more")
     for info in archive.infolist():
         name = info.orig_filename  # zipfile cuts `filename` at a NUL, and turns backslashes around on Windows
         path = PurePosixPath(name)
-        key = unicodedata.normalize("NFC", path.as_posix()).casefold()
-        if set("\\\0") & set(name) or path.is_absolute() or ".." in path.parts or ":" in name.split("/")[0]:
+        folded = unicodedata.normalize("NFC", path.as_posix()).casefold()
+        has_drive = ":" in name.partition("/")[0]
+        if "\\" in name or "\0" in name or path.is_absolute() or ".." in path.parts or has_drive:
             raise SourceError(f"the bundle holds a path that leads out of its folder: {name[:200]!r}")
-        if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+        file_type = stat.S_IFMT(info.external_attr >> UNIX_MODE_SHIFT)  # 0: the archive gives none
+        if file_type not in (0, stat.S_IFREG, stat.S_IFDIR):
             raise SourceError(f"the bundle holds a link or a device, which bundles do not need: {name[:200]!r}")
-        if info.flag_bits & 0x1:
+        if info.flag_bits & ENCRYPTED_FLAG:
             raise SourceError(f"the bundle holds an encrypted file: {name[:200]!r}")
         if not info.is_dir():
-            if key in keys or not path.parts:
+            if folded in folded_paths or not path.parts:
                 raise SourceError(f"the bundle holds a path twice, or one without a name: {name[:200]!r}")
-            keys.add(key)
+            folded_paths.add(folded)
             files[path.as_posix()] = info
     return files
 
@@ -440,7 +446,8 @@ def _check_files(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 def _check_sizes(archive: zipfile.ZipFile, packed_bytes: int) -> None:
     """Refuse a bundle that would unpack to more than 1 GB, or to more than 200 times its own size."""
     total = sum(info.file_size for info in archive.infolist())
-    if total > MAX_BUNDLE_BYTES or (total > MIN_RATIO_BYTES and total > MAX_BUNDLE_RATIO * max(1, packed_bytes)):
+    max_bytes = max(MIN_RATIO_BYTES, MAX_BUNDLE_RATIO * max(1, packed_bytes))
+    if total > min(MAX_BUNDLE_BYTES, max_bytes):
         raise SourceError(
             f"the bundle would unpack to {total:,} bytes; at most {MAX_BUNDLE_BYTES:,} are allowed, and "
             f"{MAX_BUNDLE_RATIO} times its own size"
@@ -457,7 +464,7 @@ def _extract(archive: zipfile.ZipFile, files: Mapping[str, zipfile.ZipInfo], fol
     for name, info in files.items():
         path = folder / name
         make_private_folder(path.parent)
-        mode = 0o700 if (info.external_attr >> 16) & USER_EXECUTES else 0o600
+        mode = 0o700 if (info.external_attr >> UNIX_MODE_SHIFT) & stat.S_IXUSR else 0o600
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as target, archive.open(info) as packed:
             while piece := packed.read(UNPACK_PIECE_BYTES):
@@ -468,11 +475,9 @@ def _extract(archive: zipfile.ZipFile, files: Mapping[str, zipfile.ZipInfo], fol
 
 
 def describe_bundle(folder: Path, prefix: str) -> tuple[str, str, Schema]:
-    """Return name, version and the entry of an mcpServers file that starts an unpacked bundle.
+    """Return name, version and the entry of an mcpServers file that starts the bundle unpacked in `folder`.
 
-    Args:
-        folder: where it was unpacked.
-        prefix: of the environment variables from which values come that the user must give.
+    `prefix` is common to the environment variables for values that the user must give.
 
     Raises:
         SourceError: if its manifest is missing or does not say what to start.
@@ -511,12 +516,16 @@ def _choose_config(server: Mapping[str, object]) -> Schema:
     """
     config = dict(as_object(server.get("mcp_config")))
     overrides = as_object(config.pop("platform_overrides", None))
-    config |= as_object(overrides.get(sys.platform)) if sys.platform in PLATFORMS else {}
+    if sys.platform in PLATFORMS:
+        config |= as_object(overrides.get(sys.platform))
     entry_point = server.get("entry_point")
     if "command" not in config and isinstance(entry_point, str):
         path = "${__dirname}/" + entry_point
         program = {"node": "node", "python": "python3"}.get(str(server.get("type")))
-        config |= {"command": program, "args": [path]} if program else {"command": path}
+        if program is None:
+            config["command"] = path
+        else:
+            config |= {"command": program, "args": [path]}
     return config
 
 
@@ -524,13 +533,7 @@ class _ManifestFiller:
     """Fills in the placeholders `${name}` of a manifest. Unknown names are refused: they could be any variable."""
 
     def __init__(self, folder: Path, prefix: str, options: Mapping[str, object]) -> None:
-        """Fill in placeholders.
-
-        Args:
-            folder: of the unpacked bundle.
-            prefix: of the environment variables for the values that the user must give.
-            options: `user_config` of the manifest: name → what the user may set.
-        """
+        """`prefix`: of the environment variables for the values of `options`, the `user_config` of the manifest."""
         self._options, self._prefix = options, prefix
         home = Path.home()
         self._values = {
@@ -546,12 +549,15 @@ class _ManifestFiller:
     def fill_argument(self, text: str) -> list[str]:
         """Fill in one argument. An option with a list as its default becomes an argument for each item."""
         match = _MANIFEST_PLACEHOLDER.fullmatch(text)
-        default = (self._find_option(match[1]) or {}).get("default") if match else None
+        option = self._find_option(match[1]) if match else None
+        default = as_object(option).get("default")
         return [str(value) for value in default] if isinstance(default, list) else [self.fill(text)]
 
-    def _find_option(self, name: str) -> Mapping[str, object] | None:
-        """Return what the user may set under a name of the manifest, `user_config.NAME`. None: nothing."""
-        option = self._options.get(name.removeprefix("user_config.")) if name.startswith("user_config.") else None
+    def _find_option(self, placeholder: str) -> Mapping[str, object] | None:
+        """Return the option that a placeholder `user_config.NAME` names. None if it names none."""
+        if not placeholder.startswith("user_config."):
+            return None
+        option = self._options.get(placeholder.removeprefix("user_config."))
         return option if isinstance(option, Mapping) else None
 
     def _replace(self, match: re.Match[str]) -> str:
@@ -567,8 +573,10 @@ class _ManifestFiller:
             raise SourceError(f"{MANIFEST_FILE}: it asks for {match[0][:80]!r}, which a bundle may not read")
         variable = self._prefix + re.sub(r"\W", "_", name.removeprefix("user_config.")).upper()
         default = option.get("default")
+        if isinstance(default, bool):
+            default = str(default).lower()  # as JSON writes it
         if isinstance(default, (str, int, float)):
-            text = self.fill(str(default).lower() if isinstance(default, bool) else str(default))
-            if not set(text) & set("{}"):
-                return f"${{{variable}:-{text}}}"
-        return f"${{{variable}{'' if option.get('required') else ':-'}}}"
+            text = self.fill(str(default))
+            if not re.search("[{}]", text):  # a brace would end the placeholder early
+                return "${" + variable + ":-" + text + "}"
+        return "${" + variable + "}" if option.get("required") else "${" + variable + ":-}"
