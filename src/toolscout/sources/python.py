@@ -116,8 +116,10 @@ def _read_stdlib(source: str) -> Reading:
 
 
 def _is_documented(value: object) -> bool:
-    """Return whether a value has a docstring. One that a class has from its base does not count."""
-    return bool(vars(value).get("__doc__") if isinstance(value, type) else getattr(value, "__doc__", None))
+    """Return whether a value has a docstring. A docstring that a class inherits from its base does not count."""
+    if isinstance(value, type):
+        return bool(vars(value).get("__doc__"))
+    return bool(getattr(value, "__doc__", None))
 
 
 def _remove_aliases(members: Iterable[_Member]) -> list[_Member]:
@@ -176,7 +178,8 @@ def _import_module(name: str) -> ModuleType:
         raise
     except BaseException as error:
         problem = f"{type(error).__name__} while importing it: {' '.join(str(error).split())[:200]}"
-        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+        missing = isinstance(error, ModuleNotFoundError) and error.name
+        if missing and f"{name}.".startswith(f"{missing}."):  # the module itself, or a package around it
             advice = "install it into this environment, or put its folder on PYTHONPATH"
             problem = f"no module of that name here: {name_nearest(name, sys.stdlib_module_names, advice)}"
         raise SourceError(f"{name}: expected a Python module, found {problem}") from None
@@ -196,26 +199,21 @@ def _walk_modules(
 ) -> Iterator[tuple[str, ModuleType]]:
     """Yield (public name, module) of a module and its public submodules, sorted.
 
-    In a package that declares `__all__`, and in every package below it, a submodule is public only if `__all__` names
-    it or if it declares `__all__` itself.
-
-    Args:
-        name: the public name of the module.
-        module: the module.
-        problems: a submodule that cannot be imported is added to it.
-        must_declare: whether a package above declares `__all__`.
+    In a package that declares `__all__`, and in every package below it (`must_declare`), a submodule is public only if
+    `__all__` names it or if it declares `__all__` itself. A submodule that cannot be imported is added to `problems`.
     """
     yield name, module
-    declared = _read_declared_names(module)
-    must_declare = must_declare or declared is not None
-    for inner in _list_submodules(name, module, declared or ()):
+    names = _read_declared_names(module)
+    must_declare = must_declare or names is not None
+    declared = names or []
+    for inner in _list_submodules(name, module, declared):
         path = f"{name}.{inner}"
         try:
             submodule = _import_module(path)
         except SourceError as error:
             problems.append(Problem(path, str(error)))
             continue
-        if not must_declare or inner in (declared or ()) or _read_declared_names(submodule) is not None:
+        if not must_declare or inner in declared or _read_declared_names(submodule) is not None:
             yield from _walk_modules(path, submodule, problems, must_declare=must_declare)
 
 
@@ -242,7 +240,8 @@ def _read_declared_names(module: ModuleType) -> list[str] | None:
 def _list_members(path: str, module: ModuleType, problems: list[Problem]) -> Iterator[_Member]:
     """Yield the public functions and classes of the module called `path`, sorted. Names that fail become problems."""
     declared = _read_declared_names(module)
-    for name in sorted(vars(module)) if declared is None else declared:
+    names = sorted(vars(module)) if declared is None else declared
+    for name in names:
         if name.startswith("_") or name in SKIPPED:
             continue
         try:
@@ -273,7 +272,8 @@ def _is_tool(value: object) -> bool:
     """Return whether a value can be a tool: a class that can be constructed, or a named function."""
     if isinstance(value, type):
         return not issubclass(value, (BaseException, enum.Enum)) and not inspect.isabstract(value)
-    return callable(value) and isinstance(getattr(value, "__name__", None), str) and type(value).__module__ != "typing"
+    is_type_hint = type(value).__module__ == "typing"  # such as `typing.Any`, which is callable too
+    return callable(value) and isinstance(getattr(value, "__name__", None), str) and not is_type_hint
 
 
 # --- members of classes -----------------------------------------------------------------------------------------------
@@ -312,9 +312,10 @@ def _list_methods(owner: _Member, *, inherited: bool) -> Iterator[_Member]:
         return
     for name in sorted(dir(owner.value) if inherited else vars(owner.value)):
         raw = inspect.getattr_static(owner.value, name, None)
-        if not name.startswith("_") and (_is_bound(raw) or inspect.isroutine(raw)):
-            value = getattr(owner.value, name) if _is_bound(raw) else raw
-            yield _Member(owner.module, f"{owner.qualname}.{name}", value, receiver=not _is_bound(raw))
+        is_bound = _is_bound(raw)
+        if not name.startswith("_") and (is_bound or inspect.isroutine(raw)):
+            value = getattr(owner.value, name) if is_bound else raw
+            yield _Member(owner.module, f"{owner.qualname}.{name}", value, receiver=not is_bound)
 
 
 def _add_class_members(members: Collection[_Member]) -> list[_Member]:
@@ -333,20 +334,16 @@ def _add_class_members(members: Collection[_Member]) -> list[_Member]:
 
 
 def _list_class_members(owner: _Member, public: Collection[int], *, nested: bool = True) -> Iterator[_Member]:
-    """Yield the documented public methods and properties of a class, and those of the classes inside it (`nested`).
+    """Yield the documented public methods and properties of a class, and those of its inner classes (`nested`).
 
-    They come from the class itself, or from a base class of the same package that is not listed itself. Classes inside
-    are also accessors: objects that give a class when they are read from their owner, as `pandas.Series.str` does.
-
-    Args:
-        owner: the class.
-        public: ids of the classes that are listed themselves.
-        nested: whether to list the members of classes inside.
+    A member that the class inherits is yielded if the base class is of the same package and not in `public`, the ids of
+    the classes that are listed themselves. An accessor such as `pandas.Series.str` is an inner class too: reading it
+    from its owner returns a class.
     """
     for name in sorted(dir(owner.value)):
         definer = _find_definer(owner.value, name)
-        is_listed_elsewhere = definer is not owner.value and id(definer) in public
-        if name.startswith("_") or definer is None or is_listed_elsewhere:
+        is_of_public_base = definer is not owner.value and id(definer) in public
+        if name.startswith("_") or definer is None or is_of_public_base:
             continue
         item = _Member(owner.module, f"{owner.qualname}.{name}", vars(definer)[name])
         inner = _find_inner_class(owner.value, name, item.value)
@@ -359,18 +356,17 @@ def _list_class_members(owner: _Member, public: Collection[int], *, nested: bool
 
 
 def _find_definer(owner: type, name: str) -> type | None:
-    """Return the class that defines an attribute: the owner or a base. None if none does, or one of another package."""
+    """Return the class that defines an attribute: the owner or a base. None if there is none in the owner's package."""
     definer = next((base for base in owner.__mro__ if name in vars(base)), None)
-    return definer if definer is not None and _read_package(definer) == _read_package(owner) else None
+    if definer is None or _read_package(definer) != _read_package(owner):
+        return None
+    return definer
 
 
 def _read_member(owner: type, name: str, item: _Member) -> _Member | None:
-    """Return a member whose value is that of the class, not the raw one in `vars`. None if it is no method or property.
+    """Return a method or property of a class as a member that can be described. None for any other attribute.
 
-    Args:
-        owner: the class.
-        name: the attribute.
-        item: the attribute as a member, with its raw value.
+    `item` is the attribute with its raw value in `vars`. A static or class method is replaced by what the class gives.
     """
     raw = item.value
     if isinstance(raw, (property, functools.cached_property)) or inspect.isdatadescriptor(raw):
@@ -401,15 +397,13 @@ def _read_attribute(owner: type, name: str) -> object:
 
 
 def _find_inner_class(owner: type, name: str, raw: object) -> type | None:
-    """Return the class that an attribute is or gives. None if there is none, or one that cannot be a tool.
+    """Return the inner class that an attribute is, or returns when it is read. None if it is no class or no tool.
 
-    Args:
-        owner: the class that has the attribute.
-        name: of the attribute.
-        raw: the attribute as `vars` has it: a class inside the owner, or an accessor such as `pandas.Series.str`,
-            which gives a class when it is read. That runs code, so it is read only if it may be a class.
+    `raw` is the attribute as `vars` has it. Reading runs foreign code, so only possible classes are read.
     """
-    if inspect.isfunction(raw) or inspect.isbuiltin(raw) or not (isinstance(raw, type) or hasattr(raw, "__get__")):
+    is_function = inspect.isfunction(raw) or inspect.isbuiltin(raw)
+    may_be_class = isinstance(raw, type) or hasattr(raw, "__get__")
+    if is_function or not may_be_class:
         return None
     value = _read_attribute(owner, name)
     return value if isinstance(value, type) and _is_tool(value) else None
@@ -417,5 +411,6 @@ def _find_inner_class(owner: type, name: str, raw: object) -> type | None:
 
 def _find_getter(value: Any) -> Any:
     """Return the function behind a property, or the property itself if it was given a docstring of its own."""
-    getter = getattr(value, "fget", None) or getattr(value, "func", None)
-    return getter if getter is not None and getattr(getter, "__doc__", None) == value.__doc__ else value
+    getter = getattr(value, "fget", None) or getattr(value, "func", None)  # `func` is of a cached property
+    has_own_docstring = getattr(getter, "__doc__", None) != value.__doc__
+    return value if getter is None or has_own_docstring else getter
