@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from toolscout.errors import BadEntry, SourceError
 from toolscout.sources.documents import MAX_CHAIN, Library, hide_credentials
-from toolscout.sources.reading import Schema, as_object, describe_value
+from toolscout.sources.reading import Schema, as_list, as_object, describe_value
 from toolscout.types import clean
 
 __all__ = ["Detail", "Schemas", "TooLarge", "shorten_text"]
@@ -80,8 +80,9 @@ class Schemas:
         self._library = library
         # Cache of `expand`: (id of a node, detail, hidden, size) → the node, and its schema; None: it is too large
         self._memo: dict[tuple[int, Detail, str, int], tuple[object, Schema | bool | None]] = {}
-        self._unread: dict[str, bool] = {}  # what cannot be read → whether it has been handed out
-        self._allowed_chars = self._total_chars_left = 0  # of all schemas; see `_count_work`
+        self._unread: dict[str, None] = {}  # messages about parts that cannot be read, in their order
+        self._n_taken = 0  # messages that `take_unread` has returned already
+        self._allowed_chars = self._spent_chars = 0  # for all schemas together; see `_count_work`
         # Of the schema that is being expanded:
         self._chars_left = 0
         self._hidden_keyword = ""
@@ -112,21 +113,21 @@ class Schemas:
                 self._memo[key] = node, self._expand_schema(node, base, detail.depth, frozenset())
             except TooLarge:
                 self._memo[key] = node, None
-        expanded = self._memo[key][1]
+        _, expanded = self._memo[key]
         if expanded is None:
             raise TooLarge
         return expanded
 
     def take_unread(self) -> list[str]:
-        """Return what could not be read, a sentence each. Each is returned once."""
-        fresh = [message for message, is_taken in self._unread.items() if not is_taken]
-        self._unread.update(dict.fromkeys(fresh, True))
-        return fresh
+        """Return a message about each part that could not be read since the last call."""
+        new_messages = list(self._unread)[self._n_taken :]
+        self._n_taken = len(self._unread)
+        return new_messages
 
     def _leave_open(self, problem: object) -> Schema:
         """Note what cannot be read, and return the schema that any value fits."""
         if len(self._unread) < MAX_UNREAD_PARTS:
-            self._unread.setdefault(f"{problem} (this part is left open)", False)
+            self._unread.setdefault(f"{problem} (this part is left open)")
         return {}
 
     def _expand_schema(self, node: object, base: str, depth: int, outer: frozenset[int]) -> Schema | bool:
@@ -136,7 +137,7 @@ class Schemas:
         return self._translate_dialect(self._expand_branches(node, base, depth, outer))
 
     def _expand_branches(self, node: object, base: str, depth: int, outer: frozenset[int]) -> Schema:
-        """Merge a schema with its reference and its `allOf`. A boolean adds nothing. Arguments: `_expand_schema`."""
+        """Expand a schema, its reference and its `allOf`, and merge them. A boolean has no keywords to merge."""
         if isinstance(node, bool):
             return {}
         if not isinstance(node, Mapping):
@@ -155,29 +156,29 @@ class Schemas:
             except BadEntry as error:
                 self._leave_open(error)
                 continue
-            if key in _PROPERTY_KEYWORDS:  # `_list_keywords` may yield them in two halves
+            if key in _PROPERTY_KEYWORDS:  # `_list_keywords` yields one twice if its value has a `$ref`
                 expanded = {**own_keywords.get(key, {}), **as_object(expanded)}
             own_keywords[key] = expanded
         parts = [own_keywords]
         if isinstance(node.get("$ref"), str):
             parts.append(self._expand_reference(node, base, depth, outer))
-        branches = node.get("allOf")
-        for branch in branches if isinstance(branches, list) else ():
-            parts.append(self._expand_branches(branch, base, depth, outer))
+        parts += [self._expand_branches(branch, base, depth, outer) for branch in as_list(node.get("allOf"))]
         return _merge(parts)
 
     def _list_keywords(self, node: Mapping[str, object], base: str, depth: int) -> Iterator[tuple[str, object, str]]:
         """Yield each keyword to expand, with its value and the location of the value's document.
 
-        A value may be a reference, such as `"properties": {"$ref": …}`. Then its target is yielded, and before it, the
-        keys that are next to the `$ref`.
+        If a value is a reference, such as `"properties": {"$ref": …}`, its other keys and its target are yielded one
+        after the other. In a value that is a schema, `_expand_branches` follows the reference.
         """
         for key, value in node.items():
             if not _is_expanded(key, value, depth):
                 continue
             location = base
-            if isinstance(value, Mapping) and key not in _SCHEMA_KEYWORDS and isinstance(value.get("$ref"), str):
-                if siblings := {name: inner for name, inner in value.items() if name != "$ref"}:
+            is_schema = key in _SCHEMA_KEYWORDS
+            if not is_schema and isinstance(value, Mapping) and isinstance(value.get("$ref"), str):
+                siblings = {name: inner for name, inner in value.items() if name != "$ref"}
+                if siblings:
                     yield key, siblings, base
                 try:
                     value, location = self._library.follow(value, base)
@@ -190,10 +191,11 @@ class Schemas:
     def _is_usable(self, key: str, value: object) -> bool:
         """Return False for an `enum`, `required` or `type` of a wrong type, and for an enum too long for `brief`."""
         if key == "enum":
-            return isinstance(value, list) and not (self._brief and len(value) > MAX_BRIEF_ENUM_VALUES)
-        if key == "required" or (key == "type" and not isinstance(value, str)):
-            return isinstance(value, list) and all(isinstance(name, str) for name in value)
-        return True
+            return isinstance(value, list) and (len(value) <= MAX_BRIEF_ENUM_VALUES or not self._brief)
+        is_list_of_names = isinstance(value, list) and all(isinstance(name, str) for name in value)
+        if key == "required":
+            return is_list_of_names
+        return key != "type" or isinstance(value, str) or is_list_of_names
 
     def _expand_reference(self, node: Mapping[str, object], base: str, depth: int, outer: frozenset[int]) -> Schema:
         """Expand the target of a schema's `$ref`. A schema inside itself (in `outer`) is named, not expanded again."""
@@ -202,8 +204,8 @@ class Schemas:
         except BadEntry as error:
             return self._leave_open(error)
         if id(target) in outer:
-            name = str(clean(unquote(str(node["$ref"])).rpartition("/")[2][:MAX_REF_NAME_CHARS]))
-            return {"type": "object", "description": f"Recursive: {name} again."}
+            _, _, name = unquote(str(node["$ref"])).rpartition("/")
+            return {"type": "object", "description": f"Recursive: {clean(name[:MAX_REF_NAME_CHARS])} again."}
         return self._expand_branches(target, location, depth, outer)
 
     def _expand_keyword(self, key: str, value: object, base: str, depth: int, outer: frozenset[int]) -> object:
@@ -234,7 +236,8 @@ class Schemas:
         if isinstance(value, Mapping):
             self._count_chars(2 + sum(len(str(name)) + 4 for name in value))
             return {str(clean(str(name))): self._copy_value(inner, depth - 1) for name, inner in value.items()}
-        self._count_chars(len(value) + 3 if isinstance(value, str) else 5)
+        size = len(value) + 3 if isinstance(value, str) else 5  # quotes and a comma; `null` and a comma
+        self._count_chars(size)
         copied: object = clean(value)
         return copied
 
@@ -249,7 +252,7 @@ class Schemas:
             _allow_null(schema)
         for bound in ("minimum", "maximum"):
             exclusive = f"exclusive{bound.capitalize()}"
-            if isinstance(schema.get(exclusive), bool):  # OpenAPI 3.0: whether the bound is exclusive
+            if isinstance(schema.get(exclusive), bool):  # in OpenAPI 3.0 a flag, in JSON Schema the bound itself
                 is_exclusive = schema.pop(exclusive)
                 if is_exclusive and bound in schema:
                     schema[exclusive] = schema.pop(bound)
@@ -262,30 +265,20 @@ class Schemas:
         return schema
 
     def _count_chars(self, size: int) -> None:
-        """Count characters of the expanded schema.
-
-        Raises:
-            TooLarge: if it has more than `expand` was asked for.
-            SourceError: as `_count_work`.
-        """
+        """Count characters of the expanded schema. Raises TooLarge if it has more than `expand` was asked for."""
         self._count_work(size)
         self._chars_left -= size
         if self._chars_left < 0:
             raise TooLarge
 
     def _count_work(self, size: int) -> None:
-        """Count work on the document in characters, whether or not its result is used.
-
-        Raises:
-            SourceError: if all work together exceeds what the size of the documents read by now allows.
-        """
-        self._total_chars_left -= size
-        if self._total_chars_left < 0:  # more documents may have been read since the last time: more is allowed
+        """Count characters of work, also for schemas that turn out too large. Raises SourceError if it is too much."""
+        self._spent_chars += size
+        if self._spent_chars > self._allowed_chars:
+            # More documents may have been read since this was last computed, and each allows more work.
             by_size = MIN_EXPANSION_CHARS + EXPANSION_CHARS_PER_BYTE * self._library.bytes_read
-            allowed = min(by_size, MAX_EXPANSION_CHARS)
-            self._total_chars_left += allowed - self._allowed_chars
-            self._allowed_chars = allowed
-        if self._total_chars_left < 0:
+            self._allowed_chars = min(by_size, MAX_EXPANSION_CHARS)
+        if self._spent_chars > self._allowed_chars:
             raise SourceError(
                 f"{hide_credentials(self._library.root)}: its schemas are too large once their references are "
                 "written out. Split the document."
@@ -298,7 +291,7 @@ def _allow_null(schema: Schema) -> None:
         schema["type"] = [schema["type"], "null"]
     for key in schema.keys() & {"anyOf", "oneOf"}:
         schema[key] = [*schema[key], {"type": "null"}]
-    if None not in schema.get("enum", [None]):
+    if "enum" in schema and None not in schema["enum"]:
         schema["enum"] = [*schema["enum"], None]
 
 
@@ -314,12 +307,15 @@ def _is_expanded(key: object, value: object, depth: int) -> bool:
 
 def shorten_text(text: str) -> str:
     """Return a text, or whole words from its beginning if it has more than 200 characters."""
-    beginning = text[: MAX_BRIEF_TEXT_CHARS - 2]
-    return text if len(text) <= MAX_BRIEF_TEXT_CHARS else f"{beginning.rpartition(' ')[0] or beginning} …"
+    if len(text) <= MAX_BRIEF_TEXT_CHARS:
+        return text
+    beginning = text[: MAX_BRIEF_TEXT_CHARS - len(" …")]
+    whole_words, _, _ = beginning.rpartition(" ")
+    return f"{whole_words or beginning} …"
 
 
 def _merge(parts: list[Schema]) -> Schema:
-    """Merge the parts of an `allOf`. The first wins, but required names and properties are united."""
+    """Merge schemas. The first that has a keyword wins, but required names and properties are united."""
     merged: Schema = {}
     for part in parts:
         for key, value in part.items():
@@ -328,8 +324,9 @@ def _merge(parts: list[Schema]) -> Schema:
             elif key == "properties":
                 properties = merged.setdefault(key, {})
                 for name, inner in value.items():
-                    are_objects = isinstance(properties.get(name), dict) and isinstance(inner, dict)
-                    properties[name] = _merge([properties[name], inner]) if are_objects else properties.get(name, inner)
+                    first = properties.setdefault(name, inner)
+                    if first is not inner and isinstance(first, dict) and isinstance(inner, dict):
+                        properties[name] = _merge([first, inner])
             else:
                 merged.setdefault(key, value)
     return merged
