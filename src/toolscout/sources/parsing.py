@@ -67,17 +67,15 @@ def load_document(path: Path) -> object:
     if len(text) > MAX_TOML_CHARS:
         raise SourceError(f"{path}: expected at most {MAX_TOML_CHARS:,} characters of TOML, found more: split it")
     try:
-        return _count_values(tomllib.loads(text), str(path))[0]
+        document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SourceError(f"{path}: expected TOML, found an error: {error}") from None
+    _count_values(document, str(path))  # refuses a document that nests too deep
+    return document
 
 
 def read_text(path: Path) -> str:
-    """Read a file of at most 50 MB as UTF-8.
-
-    Raises:
-        SourceError: naming the file and, if it is not UTF-8, the first wrong byte.
-    """
+    """Read a file of at most 50 MB as UTF-8. Raises SourceError, which names the file and the first wrong byte."""
     try:
         with path.open("rb") as stream:
             content = stream.read(MAX_DOCUMENT_BYTES + 1)
@@ -105,7 +103,8 @@ def parse_document(text: str, where: str) -> object:
     Raises:
         SourceError: if the text is neither, or has too many values or levels.
     """
-    return parse_counted(text, where, MAX_DOCUMENT_VALUES)[0]
+    document, _ = parse_counted(text, where, MAX_DOCUMENT_VALUES)
+    return document
 
 
 def parse_counted(text: str, where: str, max_values: int) -> tuple[object, int]:
@@ -115,44 +114,50 @@ def parse_counted(text: str, where: str, max_values: int) -> tuple[object, int]:
         SourceError: as `parse_document`.
     """
     _reject_many_values(text, where, max_values)
+    with contextlib.suppress(msgspec.DecodeError, RecursionError):  # it may still be JSON with comments, or YAML
+        document = msgspec.json.decode(text)
+        return document, _count_values(document, where)
+    may_be_json = not where.endswith((".yaml", ".yml")) and text.lstrip().startswith(("{", "[", "/"))
+    plain = _strip_comments(text) if may_be_json and len(text) <= MAX_COMMENTED_CHARS else text
+    if not may_be_json or not _begins_as_json(plain):
+        return _parse_yaml(text, where, max_values)
     try:
-        return _count_values(msgspec.json.decode(text), where)
-    except (msgspec.DecodeError, RecursionError):
-        pass  # it may still be JSON with comments, or YAML
-    if not where.endswith((".yaml", ".yml")) and text.lstrip()[:1] in ("{", "[", "/"):
-        plain = _strip_comments(text) if len(text) <= MAX_COMMENTED_CHARS else text
-        if plain.lstrip()[:1] in ("{", "["):
-            try:
-                return _count_values(msgspec.json.decode(plain), where)
-            except (msgspec.DecodeError, RecursionError) as error:
-                reason = describe_json_error(plain, error)
-            if "\n{" in text.strip():  # it may be JSON lines, although the file has another suffix
-                with contextlib.suppress(msgspec.DecodeError, RecursionError):
-                    return _count_values(msgspec.json.Decoder().decode_lines(text), where)
-            raise SourceError(f"{where}: expected JSON, found an error {reason}")
-    return _parse_yaml(text, where, max_values)
+        document = msgspec.json.decode(plain)
+        return document, _count_values(document, where)
+    except (msgspec.DecodeError, RecursionError) as error:
+        reason = describe_json_error(plain, error)
+    if "\n{" in text.strip():  # it may be JSON lines, although the file has another suffix
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+            documents = msgspec.json.Decoder().decode_lines(text)
+            return documents, _count_values(documents, where)
+    raise SourceError(f"{where}: expected JSON, found an error {reason}")
+
+
+def _begins_as_json(text: str) -> bool:
+    return text.lstrip().startswith(("{", "["))
 
 
 def describe_json_error(text: str | bytes, error: Exception) -> str:
     """Say where a JSON text is wrong and how: `in line 3, column 18: invalid character`, counted from 1.
 
-    Args:
-        text: what was decoded.
-        error: the DecodeError or RecursionError of msgspec. The former's message may end with `(byte N)`.
+    `error` comes from msgspec's decoder. The message of a DecodeError may end with `(byte N)`.
     """
     if isinstance(error, RecursionError):
         return "in it: it is too deeply nested"
     reason = str(error).removeprefix("JSON is malformed: ")
-    content_before = text.encode() if isinstance(text, str) else text
-    offset = re.search(r" \(byte (\d+)\)$", reason)
-    if offset is not None:
-        reason, content_before = reason[: offset.start()], content_before[: int(offset[1])]
+    content = text.encode() if isinstance(text, str) else text
+    offset_note = re.search(r" \(byte (\d+)\)$", reason)
+    if offset_note is not None:
+        content_before = content[: int(offset_note[1])]
+        reason = reason[: offset_note.start()]
     elif reason == "Input data was truncated":
+        content_before = content
         reason = "it ends too early"
     else:
         return f"in it: {reason}"
     line_number = content_before.count(b"\n") + 1
-    column = len(content_before.rpartition(b"\n")[2].decode(errors="replace")) + 1  # in characters
+    _, _, line_before = content_before.rpartition(b"\n")
+    column = len(line_before.decode(errors="replace")) + 1  # in characters
     return f"in line {line_number}, column {column}: {reason}"
 
 
@@ -170,22 +175,24 @@ def _build_depth_error(where: str) -> SourceError:
 def _reject_many_values(text: str, where: str, max_values: int) -> None:
     """Refuse JSON with too many values before it is decoded.
 
-    Each value follows a bracket or a comma, so their number bounds the number of values. Those inside strings are left
-    out only if all together are too many, because that takes longer.
+    Each value follows a bracket or a comma, so their number bounds the number of values. Strings are removed, which
+    takes longer, only if there are too many brackets and commas with those inside strings.
     """
-    if text.count(",") + text.count("[") + text.count("{") <= max_values:
-        return
-    if text.lstrip()[:1] not in ("{", "["):
-        return  # `_YamlBuilder` counts the values itself
-    outside = re.sub(r'"[^"]*"?', "", text.replace("\\\\", "").replace('\\"', ""))
-    if outside.count(",") + outside.count("[") + outside.count("{") > max_values:
+    if _count_separators(text) <= max_values or not _begins_as_json(text):
+        return  # `_YamlBuilder` counts the values of YAML itself
+    outside_strings = re.sub(r'"[^"]*"?', "", text.replace("\\\\", "").replace('\\"', ""))
+    if _count_separators(outside_strings) > max_values:
         raise _build_count_error(where)
 
 
-def _count_values(value: object, where: str) -> tuple[object, int]:
-    """Return a value and the number of values in it. Raises SourceError if it nests deeper than 200 levels.
+def _count_separators(text: str) -> int:
+    return text.count(",") + text.count("[") + text.count("{")
 
-    It goes down level by level, not recursively: the decoder allows 1,000 levels.
+
+def _count_values(value: object, where: str) -> int:
+    """Return the number of values in a document. Raises SourceError if it nests deeper than 200 levels.
+
+    The function goes down level by level, not recursively, because the decoder allows 1,000 levels.
     """
     level: list[object] = [value]
     count = 0
@@ -193,7 +200,7 @@ def _count_values(value: object, where: str) -> tuple[object, int]:
         count += len(level)
         parts = [node for node in level if isinstance(node, (dict, list)) and node]
         if not parts:
-            return value, count
+            return count
         level = [inner for node in parts for inner in (node.values() if isinstance(node, dict) else node)]
     raise _build_depth_error(where)
 
@@ -241,17 +248,18 @@ class _OpenCollection:
         self.merged: list[dict[object, object]] = []
         self.depth = self.weight = 1
 
+    @property
+    def awaits_key(self) -> bool:
+        """Whether the next value is a key of an object."""
+        return self.pairs is not None and self.key is _NO_KEY
+
 
 _NO_KEY: Final = object()
 _MERGE_KEY: Final = object()  # the key `<<`
 
 
 def _parse_yaml(text: str, where: str, max_values: int) -> tuple[object, int]:
-    """Parse YAML. Returns its value and the number of values in it.
-
-    Raises:
-        SourceError: if it is no YAML, or would take too long: for %TAG directives, deep nesting, too many values.
-    """
+    """Parse YAML. Returns its value and the number of values in it. Raises SourceError as `parse_document` does."""
     import yaml
 
     if re.search(r"^%TAG", text, re.M):  # libyaml needs quadratic time for them
@@ -269,8 +277,10 @@ def _describe_yaml_error(error: Exception) -> str:
     """Say where a YAML text is wrong, by line and column from 1 if they are known, and what is wrong there."""
     mark = getattr(error, "problem_mark", None)
     if mark is not None:
-        return f"line {mark.line + 1}, column {mark.column + 1}: {getattr(error, 'problem', None) or 'an error'}"
-    return " ".join(str(getattr(error, "reason", None) or error).split())[:200] or type(error).__name__
+        problem = getattr(error, "problem", None) or "an error"
+        return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
+    reason = str(getattr(error, "reason", None) or error)
+    return " ".join(reason.split())[:200] or type(error).__name__
 
 
 class _YamlBuilder:
@@ -325,9 +335,9 @@ class _YamlBuilder:
     def _add_scalar(self, event: yaml.ScalarEvent) -> None:
         """Place a scalar. Plain text may be a number, a boolean or null; quoted text may not."""
         text = event.value
-        value: object = text
-        if event.tag is not None or (event.implicit[0] and text[:1] in self._resolvable):
-            value = self._resolve_scalar(event, text)
+        is_plain, _ = event.implicit
+        looks_typed = is_plain and text[:1] in self._resolvable
+        value = self._resolve_scalar(event, text) if event.tag is not None or looks_typed else text
         weight = 1 + len(text) // CHARS_PER_VALUE
         if event.anchor is not None:
             self._anchors[event.anchor] = _Anchored(value, depth=0, weight=weight)
@@ -352,16 +362,11 @@ class _YamlBuilder:
         return self._resolved[text]
 
     def _construct(self, tag: str, text: str) -> object:
-        """Return the value of a scalar with a tag.
-
-        Raises:
-            ValueError: for a tag that is not known.
-        """
+        """Return the value of a scalar with a tag. Raises ValueError for a tag that is not known."""
         if tag in _TEXT_TAGS:
             return text
         if tag == _MERGE:
-            is_key = bool(self._stack) and self._stack[-1].pairs is not None and self._stack[-1].key is _NO_KEY
-            return _MERGE_KEY if is_key else text
+            return _MERGE_KEY if self._stack and self._stack[-1].awaits_key else text
         if tag not in _SCALARS or len(text) > MAX_TYPED_CHARS:
             raise ValueError(f"the tag {tag[:60]!r}, which is not known: leave it out")
         value: object = self._scalars.construct_object(self._node(tag, text), deep=True)
@@ -369,9 +374,10 @@ class _YamlBuilder:
 
     def _open_collection(self, event: yaml.CollectionStartEvent, *, is_mapping: bool) -> None:
         """Begin a list or an object, if it is neither too deep, nor a key, nor of an unknown tag."""
-        if event.tag not in (None, "!", "tag:yaml.org,2002:map" if is_mapping else "tag:yaml.org,2002:seq"):
+        own_tag = "tag:yaml.org,2002:map" if is_mapping else "tag:yaml.org,2002:seq"
+        if event.tag not in (None, "!", own_tag):
             raise ValueError(f"the tag {event.tag[:60]!r}, which is not known: leave it out")
-        if self._stack and self._stack[-1].pairs is not None and self._stack[-1].key is _NO_KEY:
+        if self._stack and self._stack[-1].awaits_key:
             raise ValueError("a list or an object as a key")
         if len(self._stack) >= MAX_DOCUMENT_DEPTH:
             raise _build_depth_error(self._where)
@@ -396,10 +402,7 @@ class _YamlBuilder:
         self._place_value(value, closed.depth, closed.weight)
 
     def _add_alias(self, anchor: str) -> None:
-        """Put a value with an anchor where an alias names it.
-
-        All values in it are counted again, so that aliases of aliases cannot grow without limit.
-        """
+        """Repeat a value with an anchor. It is counted again, so that aliases of aliases cannot grow without limit."""
         anchored = self._anchors.get(anchor)
         if anchored is None:
             is_inside = any(collection.anchor == anchor for collection in self._stack)
@@ -415,12 +418,10 @@ class _YamlBuilder:
             raise _build_count_error(self._where)
 
     def _place_value(self, value: object, depth: int, weight: int) -> None:
-        """Put a complete value into the innermost open collection, as a key, a value or an item.
+        """Put a scalar or a collection that has ended into the innermost open collection.
 
-        Args:
-            value: a scalar, or a collection that has ended.
-            depth: levels of collections in the value: 0 for a scalar, 2 for `[[1]]`.
-            weight: the number of values that it counts as where an alias repeats it.
+        `depth` is the levels of collections in the value: 0 for a scalar, 2 for `[[1]]`. `weight` is the number of
+        values that it counts as where an alias repeats it.
         """
         if not self._stack:
             self._result = value
@@ -446,8 +447,9 @@ class _YamlBuilder:
 
     def _merge(self, holder: _OpenCollection, value: object) -> None:
         """Remember the objects that `<<` names, for `_close_collection`. If several have a key, the first counts."""
-        for part in value if isinstance(value, list) else [value]:
-            if not isinstance(part, dict):
+        objects = value if isinstance(value, list) else [value]
+        for merged in objects:
+            if not isinstance(merged, dict):
                 raise ValueError("something else than an object to merge with '<<'")
-            self._add_to_count(len(part))
-            holder.merged.append(part)
+            self._add_to_count(len(merged))
+            holder.merged.append(merged)
