@@ -126,11 +126,7 @@ def build_tool(source: str, raw: RawTool) -> Tool:
 
 
 def _read_names(value: object) -> tuple[str, ...]:
-    """Return the first 32 names of tools that an entry requires. Its value is a list, one name, or None for none.
-
-    Raises:
-        BadEntry: for anything else.
-    """
+    """Return the first 32 names in the `depends_on` of an entry, which is a list, one name or None."""
     if value is None:
         return ()
     names = (value,) if isinstance(value, str) else value
@@ -225,8 +221,9 @@ def collect(
             continue
         if tool.id in tools:
             first = entries_by_id[tool.id]
-            named = f"another entry, {first}," if first not in ("", entry) else "another entry"
-            all_problems.append(Problem(entry, f"{named} has the id {tool.id!r} already. The first one is kept."))
+            can_be_named = first not in ("", entry)
+            other = f"another entry, {first}," if can_be_named else "another entry"
+            all_problems.append(Problem(entry, f"{other} has the id {tool.id!r} already. The first one is kept."))
         else:
             tools[tool.id], entries_by_id[tool.id] = tool, entry
     all_problems += _find_unknown_requirements(source, tools)
@@ -237,9 +234,11 @@ def _find_unknown_requirements(source: str, tools: Mapping[str, Tool]) -> Iterat
     """Yield a problem for each tool that requires one that the source does not have."""
     names = {tool.name.casefold() for tool in tools.values()}
     for tool in tools.values():
+        if tool.kind != "tool":
+            continue  # a skill may require tools of other sources
         unknown = [
             name
-            for name in (tool.requires if tool.kind == "tool" else ())
+            for name in tool.requires
             if name not in tools and f"{source}/{name}" not in tools and name.casefold() not in names
         ]
         if unknown:

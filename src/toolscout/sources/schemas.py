@@ -38,12 +38,8 @@ PARAMETERS_KEYS: Final = (
 )
 CODE_KEYS: Final = {"module", "qualname"}  # they name a Python function to run, which a document must not choose
 RETURNS_KEYS: Final = (
-    "outputSchema",
-    "output_schema",
-    "responseJsonSchema",
-    "response_json_schema",
-    "response",
-    "returns",
+    *("outputSchema", "output_schema", "responseJsonSchema", "response_json_schema"),
+    *("response", "returns"),
 )
 #: Type names of other dialects, in lower case → the name in JSON Schema. None: the type is left out.
 TYPE_NAMES: Final[dict[str, str | None]] = {
@@ -95,11 +91,9 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
 
 
 def read_objects(source: str, objects: Iterable[object]) -> Reading:
-    """Read objects in memory: schemas, LangChain tools, pydantic models, Python functions. Nothing is called.
+    """Read objects in memory: schemas, LangChain tools, pydantic models, Python functions, and lists of them.
 
-    Args:
-        source: name of the source.
-        objects: in any mixture, also lists of them. What is none of these becomes a problem `entry <n>`, from 1.
+    Nothing is called. An object that is none of these becomes a problem `entry <n>`, from 1.
     """
     named = ((f"entry {number}", value) for number, value in enumerate(objects, 1))
     entries = (entry for where, value in named for entry in _find_entries(source, value, where))
@@ -154,8 +148,9 @@ def _find_entries(
     items: object = value
     if isinstance(value, Mapping):
         value, items = _unwrap_functions(value)
-        if items is not None and value.get("type") == "namespace" and isinstance(name := value.get("name"), str):
-            path = (*path, name)
+        namespace = value.get("name") if value.get("type") == "namespace" else None
+        if items is not None and isinstance(namespace, str):
+            path = (*path, namespace)
     if not isinstance(items, (list, tuple)) or depth >= MAX_JSON_DEPTH:
         yield where or "entry 1", functools.partial(_build_from_value, source, value, path)
         return
@@ -165,15 +160,16 @@ def _find_entries(
 
 
 def _unwrap_functions(value: Mapping[str, object]) -> tuple[Mapping[str, object], object]:
-    """Return an object and the list of functions in it, or None.
+    """Return an object and the list of functions in it. The list is None if the object contains none.
 
     An MCP answer `{"result": …}` and Bedrock's `{"toolConfig": …}` are replaced by the object inside.
     """
     is_function = any(key in value for key in PARAMETERS_KEYS)
-    if not is_function and "name" not in value:
+    if is_function:
+        return value, None
+    if "name" not in value:
         value = next((as_object(value[key]) for key in HOLDER_KEYS if isinstance(value.get(key), Mapping)), value)
-    lists = (value.get(key) for key in LIST_KEYS if not is_function)
-    return value, next((items for items in lists if isinstance(items, (list, tuple))), None)
+    return value, next((value[key] for key in LIST_KEYS if isinstance(value.get(key), (list, tuple))), None)
 
 
 def _build_from_value(source: str, value: object, path: ToolPath) -> Tool:
@@ -187,26 +183,24 @@ def _build_from_value(source: str, value: object, path: ToolPath) -> Tool:
 
 
 def _build_from_schema(source: str, entry: Mapping[str, object], path: ToolPath = ()) -> Tool:
-    """Build the tool of a function schema. Keys that mean nothing here stay in `meta`.
-
-    Raises:
-        BadEntry: if it has no parameters, and no name or a type that is not of a function.
-    """
+    """Build the tool of a function schema. Keys that mean nothing here stay in `meta`."""
     name, parameters, other_fields = _split_schema(entry)
     if isinstance(other_fields.get("namespace"), str):
         path = (*path, other_fields.pop("namespace"))
     returns = next((other_fields.pop(key) for key in RETURNS_KEYS if key in other_fields), None)
     metadata, annotations = as_object(other_fields.get("metadata")), as_object(other_fields.get("annotations"))
     hints = (annotations.get(key) for key in HINT_KEYS)
+    is_in_namespace = bool(path)
     own_path = as_list(metadata.get("path"))
-    has_own_path = not path and all(isinstance(part, str) for part in own_path)
+    if not is_in_namespace and all(isinstance(segment, str) for segment in own_path):
+        path = tuple(map(str, own_path))
     objects_with_requires = (other_fields, metadata, as_object(other_fields.get("_meta")))
     fields = RawTool(
-        id="/".join((*path, name)) if path and isinstance(name, str) else name,  # unique across namespaces
+        id="/".join((*path, name)) if is_in_namespace and isinstance(name, str) else name,  # unique across namespaces
         name=name,
         description=other_fields.pop("description", ""),
         parameters=_normalize_types(parameters),
-        path=own_path if has_own_path else path,
+        path=path,
         returns=_normalize_types(returns),
         hints=Hints(*(hint if isinstance(hint, bool) else None for hint in hints)),
         requires=next((mapping["depends_on"] for mapping in objects_with_requires if "depends_on" in mapping), ()),
@@ -219,7 +213,7 @@ def _split_schema(entry: Mapping[str, object]) -> tuple[object, object, Schema]:
     """Split a function schema into its name, its parameters and its other keys.
 
     Raises:
-        BadEntry: as `_build_from_schema`.
+        BadEntry: if it has no parameters, and no name or a type that is not of a function.
     """
     other_fields = dict(entry)
     kind, name = other_fields.pop("type", None), other_fields.pop("name", None)
@@ -230,14 +224,13 @@ def _split_schema(entry: Mapping[str, object]) -> tuple[object, object, Schema]:
     for key in PARAMETERS_KEYS:
         if key in other_fields:
             schema = other_fields.pop(key)
-            is_bedrock = isinstance(schema, Mapping) and list(schema) == ["json"]
-            return name, as_object(schema)["json"] if is_bedrock else schema, other_fields
+            if isinstance(schema, Mapping) and list(schema) == ["json"]:  # as Amazon Bedrock wraps it
+                schema = schema["json"]
+            return name, schema, other_fields
     if name is None or kind not in (None, "function", "custom"):
         keys = ", ".join(sorted(map(str, entry)))[:100]
-        raise BadEntry(
-            "expected a function schema with a name and parameters, "
-            + (f"found an object with only: {keys}" if keys else "found an empty object")
-        )
+        found = f"an object with only: {keys}" if keys else "an empty object"
+        raise BadEntry(f"expected a function schema with a name and parameters, found {found}")
     return name, None, other_fields
 
 
@@ -248,8 +241,9 @@ def _normalize_types(schema: object, depth: int = 0) -> object:
     normalized: Schema = {}
     for key, value in schema.items():
         if key == "type" and isinstance(value, str):
-            kind = TYPE_NAMES.get(value.lower(), value.lower())
-            normalized |= {key: kind} if kind else {}
+            type_name = TYPE_NAMES.get(value.lower(), value.lower())
+            if type_name:
+                normalized[key] = type_name
         else:
             normalized[key] = _normalize_inner_types(key, value, depth + 1)
     return normalized
@@ -268,11 +262,7 @@ def _normalize_inner_types(key: str, value: object, depth: int) -> object:
 
 
 def _build_from_object(source: str, value: object) -> Tool:
-    """Build the tool of an object in memory that is not a schema: a model, a LangChain tool or a function.
-
-    Raises:
-        BadEntry: if it is none of them, or cannot be described.
-    """
+    """Build the tool of a pydantic model, a LangChain tool or a function. Raises BadEntry for another object."""
     if value is None or isinstance(value, (str, int, float)):
         raise BadEntry(f"expected a function schema, found {'nothing' if value is None else repr(value)[:60]}")
     with convert_errors("an object that can be described"):

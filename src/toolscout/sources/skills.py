@@ -50,6 +50,7 @@ MAX_SKILL_DEPTH: Final = 4  # folders below the one that is added
 MAX_LISTED_FILES: Final = 100  # files of a skill that are named
 CARD_PATH: Final = "/.well-known/agent-card.json"
 MAX_AGENT_SKILLS: Final = 200  # of one card
+MAX_CARD_NAME_CHARS: Final = 200  # in the names of problems
 FENCE: Final = "---"
 MAX_MENTIONS: Final = 8  # tools in the text of a skill that a search brings with it
 _TOOL_IN_BACKTICKS: Final = re.compile(r"`([\w.:/-]{1,128})[`(]")
@@ -144,13 +145,15 @@ def _read_allowed(value: object, tools: Collection[str] | None) -> list[str]:
 
     Args:
         value: a list, or words with spaces or commas between them, such as `Bash(git:*), mcp__clock__get_time`.
-        tools: names of tools. Only these are returned. None: of any server, with its name: `clock/get_time`.
+        tools: names of tools. Only these are returned. None: tools of any server are returned as `clock/get_time`.
     """
     words = re.split(r"[,\s]+", value) if isinstance(value, str) else as_list(value)
     allowed = list(dict.fromkeys(word.partition("(")[0] for word in words if isinstance(word, str)))
-    if tools is not None:
-        return [name for name in dict.fromkeys(word.rpartition("__")[2] for word in allowed) if name in tools]
-    return ["/".join(word.split("__", 2)[1:]) for word in allowed if re.fullmatch(r"mcp__.+?__.+", word)]
+    if tools is None:
+        matches = (re.fullmatch(r"mcp__(.+?)__(.+)", word) for word in allowed)
+        return [f"{match[1]}/{match[2]}" for match in matches if match]
+    names = dict.fromkeys(word.rpartition("__")[2] for word in allowed)
+    return [name for name in names if name in tools]
 
 
 def _find_mentions(text: str, tools: Collection[str]) -> list[str]:
@@ -160,12 +163,8 @@ def _find_mentions(text: str, tools: Collection[str]) -> list[str]:
 
 
 def _read_skill(path: Path) -> str:
-    """Return the text of a SKILL.md.
-
-    Raises:
-        BadEntry: if it is a link, which could lead out of the folder, is larger than 1 MB, or cannot be read.
-    """
-    if path.is_symlink():
+    """Return the text of a SKILL.md of at most 1 MB."""
+    if path.is_symlink():  # it could lead out of the folder
         raise BadEntry(f"expected {SKILL_FILE} as a file, found a link: copy the file here")
     try:
         if path.stat().st_size > MAX_SKILL_BYTES:
@@ -183,16 +182,17 @@ def split_document(text: str) -> tuple[Schema, str]:
     """
     lines = text.splitlines()
     fences = [number for number, line in enumerate(lines) if line.strip() == FENCE]
-    if len(fences) < 2 or fences[0] != 0:
+    begins_with_fields = len(fences) >= 2 and fences[0] == 0
+    if not begins_with_fields:
         raise BadEntry(f"expected name and description between lines of {FENCE} at the top of {SKILL_FILE}, found none")
-    end = fences[1]
+    closing = fences[1]
     try:
-        fields = parse_document("\n".join(lines[1:end]), SKILL_FILE)
+        fields = parse_document("\n".join(lines[1:closing]), SKILL_FILE)
     except SourceError as error:
         raise BadEntry(str(error)) from None
     if not isinstance(fields, dict):
         raise BadEntry(f"expected fields at the top of {SKILL_FILE}, found something else")
-    return fields, "\n".join(lines[end + 1 :]).strip()
+    return fields, "\n".join(lines[closing + 1 :]).strip()
 
 
 def _list_files(folder: Path) -> list[str]:
@@ -237,19 +237,15 @@ def read_agents(locator: str, *, name: str | None, settings: Settings) -> list[R
     if first is None:
         raise SourceError(f"{locator}: expected an A2A agent card, found something else")
     source = name or source_name(str(as_object(first).get("name") or "agents"))
-    entries = (
-        (as_text(as_object(card).get("name"))[:200] or f"card {number}", functools.partial(_build_agent, source, card))
-        for number, card in enumerate(cards, 1)
-    )
+    entries = []
+    for number, card in enumerate(cards, 1):
+        entry_name = as_text(as_object(card).get("name"))[:MAX_CARD_NAME_CHARS] or f"card {number}"
+        entries.append((entry_name, functools.partial(_build_agent, source, card)))
     return [collect(source, "agents", entries)]
 
 
 def _build_agent(source: str, card: object) -> Tool:
-    """Build the record of one agent.
-
-    Raises:
-        BadEntry: if it is no card, or has no name.
-    """
+    """Build the record of one agent. Raises BadEntry if `card` is no agent card, or has no name."""
     if not is_card(card):
         raise BadEntry("expected an agent card with skills, capabilities and a url, found something else")
     fields = as_object(card)
