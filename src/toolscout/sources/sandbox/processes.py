@@ -20,11 +20,10 @@ async def start_process(
     errors: int | IO[str],
     output: int = subprocess.PIPE,
 ) -> Process:
-    """Start a process that leads a session of its own, with a pipe to its input. `output`: its standard output.
+    """Start a process in a session of its own, with a pipe to its input. `errors` and `output` take its two outputs.
 
-    Once the process runs, the caller gets it even if the caller is cancelled meanwhile: asyncio abandons a process
-    whose start is cancelled, together with its children and its pipes. Enter a `try` before the next `await`, and end
-    the process in its `finally`.
+    The start itself cannot be cancelled, because asyncio would then leave the process, its children and its pipes
+    behind. Enter a `try` before the next `await`, and end the process in its `finally`.
 
     Raises:
         OSError: if the command cannot be started.

@@ -71,8 +71,9 @@ def read_sandboxes(home: Path) -> dict[str, Sandbox]:
 
 
 def _check_sandbox(where: str, sandbox: Sandbox) -> None:
-    """Raise ConfigError, which begins with `where`, for rules beside a command and for relative paths."""
-    if sandbox.command and sandbox != Sandbox(command=sandbox.command):
+    """Raise ConfigError, which begins with `where`, if a command has other rules beside it, or a path is relative."""
+    has_other_rules = sandbox != Sandbox(command=sandbox.command)
+    if sandbox.command and has_other_rules:
         raise ConfigError(f"{where} has a command, which makes rules of its own: remove write, network and hide")
     for path in (*sandbox.write, *sandbox.hide):
         if not Path(path).expanduser().is_absolute():
@@ -114,11 +115,13 @@ def wrap_command(sandbox: Sandbox, command: list[str], folder: str, home: Path) 
 def _build_options(sandbox: Sandbox, home: Path) -> list[str]:
     """Build the options of bubblewrap.
 
-    If two options name the same path, the later one counts. So what is hidden comes last: it is hidden also where the
-    server may write.
+    If two options name the same path, bubblewrap applies the later one. The hidden paths come last, so that they stay
+    hidden inside folders that the server may write.
     """
     words = ["--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev"]
-    words += ["--proc", "/proc", *(word for folder in PRIVATE_FOLDERS for word in ("--tmpfs", folder))]
+    words += ["--proc", "/proc"]
+    for folder in PRIVATE_FOLDERS:
+        words += ["--tmpfs", folder]
     if sandbox.network:
         words += ["--share-net", "--ro-bind-try", NAME_SERVICE, NAME_SERVICE]
     for path in _resolve_paths(sandbox.write):
@@ -137,8 +140,9 @@ def _find_folder(sandbox: Sandbox) -> str:
     """Return the present working directory if the server can see it, else `/`."""
     folder = Path.cwd()
     is_replaced = any(folder.is_relative_to(parent) for parent in (*PRIVATE_FOLDERS, "/dev", "/proc"))
-    can_write = any(folder.is_relative_to(path) for path in _resolve_paths(sandbox.write))
-    return "/" if is_replaced and not can_write else str(folder)
+    is_writable = any(folder.is_relative_to(path) for path in _resolve_paths(sandbox.write))
+    is_visible = is_writable or not is_replaced
+    return str(folder) if is_visible else "/"
 
 
 def _resolve_paths(paths: Iterable[str]) -> list[Path]:
