@@ -36,8 +36,8 @@ MOVED_TO_LAB: Final = ("Faults", "ScriptedLLM", "ScriptedServer")
 
 
 def __getattr__(name: str) -> Any:
-    """Load `check_method` and `toy_lesson` when they are first used, because their module imports every method."""
-    if name in MOVED_TO_LAB:
+    """Load what is imported only on demand, because the module of `check_method` imports every method."""
+    if name in MOVED_TO_LAB:  # an old name, which still works with a warning
         warnings.warn(f"import {name} from toolscout_lab.testing", DeprecationWarning, stacklevel=2)
         return getattr(require("toolscout_lab.testing", "lab"), name)
     if name not in ("check_method", "toy_lesson"):

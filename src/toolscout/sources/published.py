@@ -246,11 +246,7 @@ def fetch_bundle(package: Mapping[str, object], folder: Path, settings: Settings
 
 
 def _download(url: str, limit: int, settings: Settings) -> bytes | None:
-    """Return what is at an address that the user configured or a registry names. None if its status is 404.
-
-    Raises:
-        SourceError: if it cannot be read, or is too long.
-    """
+    """Return what is at an address that the user configured or a registry names. None if its status is 404."""
     import httpx
 
     from toolscout.sources.addresses import Downloader, Reach, UnsupportedEncoding
@@ -293,8 +289,7 @@ def _build_package(kind: str, package: Mapping[str, object], prefix: str) -> Sch
 def _pin_package(kind: str, package: Mapping[str, object]) -> str:
     """Return the package with its version, as its launcher writes it: `name@1.2.3`, `name==1.2.3`, `image:1.2.3`.
 
-    Raises:
-        SourceError: if the version is not an exact one, or the launcher could read the name as an option.
+    Raises SourceError if the version is not an exact one, or the launcher could read the name as an option.
     """
     identifier, version = str(package.get("identifier") or ""), str(package.get("version") or "")
     if kind == "oci":
@@ -414,11 +409,7 @@ def unpack(bundle: Path, folder: Path) -> Path:
 
 
 def _check_files(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """Return the files of an archive by their paths.
-
-    Raises:
-        SourceError: for a path that leads out of the folder, a link, a device, a repeated path, an encrypted file.
-    """
+    """Return the files of an archive by their paths. Raises SourceError for files that could do harm."""
     files: dict[str, zipfile.ZipInfo] = {}
     folded_paths: set[str] = set()  # as a file system that ignores case and Unicode forms compares them
     if len(archive.infolist()) > MAX_BUNDLE_FILES:
@@ -457,8 +448,8 @@ def _check_sizes(archive: zipfile.ZipFile, packed_bytes: int) -> None:
 def _extract(archive: zipfile.ZipFile, files: Mapping[str, zipfile.ZipInfo], folder: Path) -> None:
     """Write the files of an archive, at most 1 GB.
 
-    Today's `zipfile` reads no more of a file than its header says, which `_check_sizes` bounds. The bytes are counted
-    all the same, because `zipfile` does not promise that.
+    `_check_sizes` bounds the sizes in the headers. The bytes are counted again, because `zipfile` does not promise to
+    read no more of a file than its header says.
     """
     bytes_left = MAX_BUNDLE_BYTES
     for name, info in files.items():

@@ -23,19 +23,20 @@ _SIMILAR_LETTERS: Final = str.maketrans("015i", "olsl")  # a large I looks like 
 
 
 @functools.cache
-def _load_ascii_twins() -> dict[int, str]:
-    """Return code point → the ASCII letter or digit that it looks like."""
-    twins: dict[int, str] = {}
+def _load_look_alikes() -> dict[int, str]:
+    """Return the code point of each foreign letter that looks like an ASCII letter or digit → that letter or digit."""
+    ascii_by_code: dict[int, str] = {}
     for line in _TABLE.read_text(encoding="utf-8").splitlines():
         ascii_letter, _, look_alikes = line.partition(" ")
-        if ascii_letter != "#":  # a comment
-            twins |= {ord(letter): ascii_letter for letter in look_alikes}
-    return twins
+        is_comment = ascii_letter == "#"
+        if not is_comment:
+            ascii_by_code |= {ord(letter): ascii_letter for letter in look_alikes}
+    return ascii_by_code
 
 
 def fold(text: str) -> str:
     """Replace each letter that looks like an ASCII letter by that letter."""
-    return text if text.isascii() else text.translate(_load_ascii_twins())
+    return text if text.isascii() else text.translate(_load_look_alikes())
 
 
 @functools.lru_cache(maxsize=65536)
@@ -56,14 +57,9 @@ def skeleton(name: str) -> str:
 def find_look_alike(name: str, description: str) -> str | None:
     """Say why the letters of a name may deceive: mixed scripts, or foreign letters that look like ASCII.
 
-    Args:
-        name: of a tool.
-        description: of the tool; the name may be written in the script of its description.
-
-    Returns:
-        A sentence; None: the name does not deceive.
+    A name may use the script of its tool's description, such as Cyrillic. Returns None if nothing deceives.
     """
-    twins = _load_ascii_twins()
+    look_alikes = _load_look_alikes()
     for word in _LETTERS_RUN.findall(name):
         if word.isascii():
             continue
@@ -73,8 +69,9 @@ def find_look_alike(name: str, description: str) -> str | None:
             return f"“{quote(word)}” is written in other forms of the letters of “{plain}”"
         if "LATIN" in scripts and scripts & {"CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE"}:
             return f"“{quote(word)}” mixes letters of {' and '.join(sorted(scripts))}"
-        around = _find_scripts(description[:1000])
-        if all(ord(letter) in twins for letter in word) and "LATIN" in around and not scripts & around:
+        description_scripts = _find_scripts(description[:1000])
+        is_foreign = "LATIN" in description_scripts and scripts.isdisjoint(description_scripts)
+        if is_foreign and all(ord(letter) in look_alikes for letter in word):
             return f"“{quote(word)}” looks like “{fold(word)}” in other letters"
     return None
 

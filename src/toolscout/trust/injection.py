@@ -58,13 +58,8 @@ _ORDERS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     ),
     "claims to come before all other tools": (
         (
-            "this tool",
-            "this function",
-            "other tool",
-            "other function",
-            "use this first",
-            "call this first",
-            "no matter what",
+            *("this tool", "this function", "other tool", "other function"),
+            *("use this first", "call this first", "no matter what"),
         ),
         r"\b(?:always|must|only)\W+" + _TAKE + _THIS + r"(?:\W+first\b(?!\W+(?:to|when|if|before|in)\b)"
         r"|\W+(?:before|instead\W+of|over|rather\W+than|for)\W+(?:any|all|every|each)\b)"
@@ -140,8 +135,7 @@ _PARAPHRASES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
         _PRECEDENCE,
         (
             *("alternatives", "the other", " other", "the rest", "competition", "thing else", "one else"),
-            *("without compar",),
-            *("without consider", "without check", "without look"),
+            *("without compar", "without consider", "without check", "without look"),
         ),
         r"\b(?:pick|choose|select|use|prefer|call|favou?r|take)\W+(?:this|me|us|our)\b(?:\W+\w+){0,5}?\W+"
         r"(?:(?:ahead\W+of|above|over|before|instead\W+of|prior\W+to|rather\W+than)\W+"
@@ -152,9 +146,8 @@ _PARAPHRASES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     (
         _PRECEDENCE,
         (
-            *("other tool", "other function", "other option", "other server", "other ones", "others "),
-            *("the rest ", "alternatives ", "remaining tool", "remaining function"),
-            *("alternative tool", "alternative function"),
+            *("other tool", "other function", "other option", "other server", "other ones", "others ", "the rest "),
+            *("alternatives ", "remaining tool", "remaining function", "alternative tool", "alternative function"),
         ),
         r"\b(?:(?:other|remaining|alternative)\W+(?:tools?|functions?|options?|servers?|ones)|alternatives|(?:the"
         r"|all)\W+others|the\W+rest)"
@@ -198,9 +191,8 @@ _PARAPHRASES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     (
         _SECRECY,
         (
-            *("the user must", "the user should", "the user need", "the user may", "the user shall"),
-            *("the user can", "without the user", "behind the user", "silently"),
-            *("secretly", "covertly"),
+            *("the user must", "the user should", "the user need", "the user may", "the user shall", "the user can"),
+            *("without the user", "behind the user", "silently", "secretly", "covertly"),
         ),
         r"\bthe\W+user\W+(?:must|should|need|shall)\W*(?:not|n['’]t)\W+(?:know|see|learn|notice|find\W+out"
         r"|be\W+(?:told|informed|aware))\b"
@@ -212,10 +204,9 @@ _PARAPHRASES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
         _FRAME,
         (
             *("# system", "# instruction", "# assistant", "# human", "# developer"),
-            *("# new instruction", "#system", "#instruction", "[sys", "[admin", "[developer"),
-            *("[assistant", "[inst", "<|", "system:", "system :", "assistant:", "human:", "<assistant"),
-            *("<human", "</assistant", "</human", "system-reminder", "of system prompt"),
-            *("of prompt", "of instructions"),
+            *("# new instruction", "#system", "#instruction", "[sys", "[admin", "[developer", "[assistant", "[inst"),
+            *("<|", "system:", "system :", "assistant:", "human:", "<assistant", "<human", "</assistant", "</human"),
+            *("system-reminder", "of system prompt", "of prompt", "of instructions"),
         ),
         r"(?m:^[ \t]*#{1,6}[ \t]*(?:system|system[ ]prompt|instructions?|assistant|human|developer[ ]message"
         r"|new[ ]instructions?)[ \t]*:?[ \t]*$)"
@@ -384,21 +375,21 @@ _EAST_ASIAN: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
 def _build_orders(language: _Language) -> Iterator[tuple[str, tuple[str, ...], str]]:
     """Yield the orders of a language that separates words by spaces, each as the fields of an `Order`."""
     few = r"(?:\W+\w+){0,3}?\W+"  # up to three words between
-    near = r"(?:\W+\w+){0,5}?\W+"
-    ignore, rules, former, always, use, this_tool, other_tool, never, tell, user = (
-        rf"\b(?:{words})\b" for words in language[1:]
-    )
-    yield _OVERRIDING, language.cues, rf"{ignore}(?=[^.!?\n]{{0,60}}{former}){near}{rules}"
+    near = r"(?:\W+\w+){0,5}?\W+"  # up to five
+    cues, *alternatives = language
+    whole_words = (rf"\b(?:{words})\b" for words in alternatives)
+    ignore, rules, former, always, use, this_tool, other_tool, never, tell, user = whole_words
+    yield _OVERRIDING, cues, rf"{ignore}(?=[^.!?\n]{{0,60}}{former}){near}{rules}"
     yield (
         _PRECEDENCE,
-        language.cues,
+        cues,
         rf"{always}{few}{use}{few}{this_tool}|{use}{few}{always}{few}{this_tool}|{use}\W+{always}\W+{this_tool}"
         rf"|{always}\W+{use}\W+{this_tool}|{use}\W+{this_tool}{few}{always}|{never}{few}{use}{few}{other_tool}"
         rf"|{use}{few}{never}{few}{other_tool}",
     )
     yield (
         _SECRECY,
-        language.cues,
+        cues,
         rf"{never}\W+(?:\w+\W+){{0,3}}?{tell}{near}{user}|{tell}{near}{user}\W+(?:davon\W+)?(?:nichts|nicht|rien)\b",
     )
 
@@ -420,22 +411,29 @@ def select_orders(text: str) -> list[Order]:
     if text.isascii():
         lowered = text.lower()
         cues_in_text = {cue for cue in _ASCII_CUES if cue in lowered}
-        return [order for order in ORDERS if not cues_in_text.isdisjoint(order.cues)] if cues_in_text else []
+        if not cues_in_text:
+            return []
+        return [order for order in ORDERS if not cues_in_text.isdisjoint(order.cues)]
     lowered = "\n".join(_read_forms(text)).lower()
-    return [order for order in ORDERS if any(map(lowered.__contains__, order.cues))]
+    return [order for order in ORDERS if _has_cue(lowered, order)]
+
+
+def _has_cue(lowered: str, order: Order) -> bool:
+    return any(map(lowered.__contains__, order.cues))
 
 
 def find_orders(text: str, orders: Sequence[Order]) -> Iterator[str]:
     """Yield one sentence for each of the orders that a text contains, even in look-alike letters.
 
-    An order may be found in both forms of the text; the caller drops repeated sentences.
+    A sentence is repeated if the order is in both forms of the text (`_read_forms`). The caller drops repetitions.
     """
     if not orders:
-        return
+        return  # most texts have no cue; their forms need not be computed
     for form in _read_forms(text):
         lowered = form.lower()
         for order in orders:
-            if any(map(lowered.__contains__, order.cues)) and (match := order.search(form)):
+            match = order.search(form) if _has_cue(lowered, order) else None
+            if match is not None:
                 yield f"{order.message}: “{quote(match[0])}”"
 
 

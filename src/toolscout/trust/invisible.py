@@ -53,8 +53,10 @@ def spelled_out(text: str) -> str:
 
 def find_invisible(text: str) -> Iterator[str]:
     """Yield one phrase for each kind of invisible character in a text, such as `3 control codes`."""
+    if text.isascii() and text.isprintable():
+        return  # most texts, which need no search
     counts: Counter[str] = Counter()
-    for run in _find_unneeded_runs(text) if not (text.isascii() and text.isprintable()) else ():
+    for run in _find_unneeded_runs(text):
         counts.update(map(_classify, run[0]))
     for kind, count in counts.items():
         hidden_text = _read_tags(text) if kind == "tag characters" else ""
@@ -85,7 +87,8 @@ def _find_unneeded_runs(text: str) -> Iterator[re.Match[str]]:
     n_variants = 0
     for run in _UNSEEN.finditer(text):
         is_variant = "\U000e0100" <= run[0] < "\U000e01f0"  # begins with a selector of an ideograph's variant
-        n_variants += is_variant
+        if is_variant:
+            n_variants += 1
         is_one_too_many = is_variant and n_variants > MAX_IDEOGRAPH_VARIANTS
         if is_one_too_many or not _is_needed(run, text):
             yield run
