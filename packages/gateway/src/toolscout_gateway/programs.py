@@ -49,8 +49,8 @@ class ProgramExchange(Exchange):
     def __init__(self, outer: Exchange, *, may_write: bool) -> None:
         """Begin a call in the call `outer` of run_code. `may_write`: whether it may call any tool."""
         self._outer, self._may_write = outer, may_write
-        super().__init__(outer.caller, outer._first)
-        self.answers_again = False  # a program cannot be run again from the middle, so its calls wait for answers
+        super().__init__(outer.caller, outer._first_context)
+        self.resends_with_answers = False  # a program cannot be resumed in the middle, so its calls wait for answers
         self.wants_everything = True  # the program gets whole results; only what it prints goes to the agent
 
     @property

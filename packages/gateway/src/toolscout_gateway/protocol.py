@@ -48,7 +48,7 @@ from toolscout_gateway.prompts import OfferedPrompts
 from toolscout_gateway.resources import OfferedResources, Subscriptions
 from toolscout_gateway.sessions.exchange import ANSWER_TIMEOUT_S, PASSED_EXTENSIONS, ServerSession
 from toolscout_gateway.sessions.handover import read_state_key
-from toolscout_gateway.sessions.relay import compare_levels
+from toolscout_gateway.sessions.relay import rank_log_level
 from toolscout_gateway.sessions.upstreams import Upstreams
 from toolscout_gateway.skills import OfferedSkills
 from toolscout_gateway.threads import WORKING_FOR
@@ -186,7 +186,7 @@ class Protocol:
         levels = [client.log_level for client in self._relay.clients if client.log_level is not None]
         if not levels or connection.client.server_capabilities.logging is None:
             return
-        level: LoggingLevel = min(levels, key=compare_levels)
+        level: LoggingLevel = min(levels, key=rank_log_level)
         try:
             with anyio.move_on_after(SET_LEVEL_S):
                 request = SetLevelRequest(params=SetLevelRequestParams(level=level))

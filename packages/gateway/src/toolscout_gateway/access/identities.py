@@ -257,7 +257,7 @@ class Identities:
 
     async def _tell_end(self, exchange: Exchange, sign_in: SignIn) -> None:
         """Tell the client that its user has finished, if its protocol has such a message."""
-        if exchange.context is None or exchange.answers_again:
+        if exchange.context is None or exchange.resends_with_answers:
             return
         with contextlib.suppress(MCPError, anyio.BrokenResourceError, anyio.ClosedResourceError):
             await exchange.context.session.send_elicit_complete(sign_in.id)

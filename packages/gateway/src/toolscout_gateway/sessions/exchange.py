@@ -1,4 +1,4 @@
-"""One request of a caller while a server behind the gateway works on it: what can be told and asked meanwhile.
+"""One request of a caller while a server works on it. It passes progress, log messages and questions to the caller.
 
 A caller of protocol 2025-11-25 or older is asked in the middle of its request. A later protocol has no such questions:
 the request ends with `InputRequiredResult`, and the caller sends it again with the answers. `Exchange` hides the
@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import math
 import secrets
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -84,7 +83,7 @@ class ServerSession(Protocol):
         """The cover for the credentials that the server was given."""
 
     def find_listed_session(self, generation: int | None) -> McpConnection | None:
-        """Return the session if the catalogue of this generation has its list of tools, and that is new enough."""
+        """Return the session if the catalogue, now in this generation, has a list of its tools that is new enough."""
 
     async def check_definitions(self) -> McpConnection:
         """Return the session, with a list of tools in the catalogue that is new enough for a call."""
@@ -113,7 +112,8 @@ class Exchange:
         question: the question that the caller must answer before the request goes on.
         changed: set when there is a question or the request has ended.
         asked_s: seconds that questions took.
-        answers_again: whether the caller is asked by an answer to its request, which it then sends again.
+        resends_with_answers: whether the caller gets a question as the result of its request, and then sends the
+            request again with the user's answer. Otherwise it is asked in the middle of the request.
         elicitation: what the caller's client declares about questions to its user. None if it cannot ask.
         notes: what was read differently from what the caller sent.
         tool_id: the tool that is called, if the caller named it differently.
@@ -140,9 +140,9 @@ class Exchange:
         self.tool_id = ""
         self.upstream: ServerSession | None = None
         self.wants_everything = self.may_be_app = False
-        self._turn = anyio.Lock()  # one question at a time
-        self._first = context  # of the request that began it; `context` changes
-        self.answers_again = context.session.protocol_version in MODERN_PROTOCOL_VERSIONS
+        self._question_lock = anyio.Lock()  # the user gets one question at a time
+        self._first_context = context  # `context` changes when the caller sends the request again
+        self.resends_with_answers = context.session.protocol_version in MODERN_PROTOCOL_VERSIONS
         self.elicitation: dict[str, object] | None = None
         capabilities = context.session.client_capabilities
         if capabilities is not None and capabilities.elicitation is not None:
@@ -151,32 +151,36 @@ class Exchange:
     @property
     def declared(self) -> dict[str, Any]:
         """The capabilities of the caller's client that are passed on to servers."""
-        capabilities = self._first.session.client_capabilities
-        extensions = (capabilities.extensions if capabilities is not None else None) or {}
+        declared: dict[str, Any] = {}
+        if self.elicitation is not None:
+            declared["elicitation"] = self.elicitation
+        extensions = getattr(self._first_context.session.client_capabilities, "extensions", None) or {}
         passed = {name: extensions[name] for name in PASSED_EXTENSIONS if name in extensions}
-        asks = self.elicitation
-        return ({} if asks is None else {"elicitation": asks}) | ({"extensions": passed} if passed else {})
+        if passed:
+            declared["extensions"] = passed
+        return declared
 
     def can_ask(self, mode: str) -> bool:
         """Return whether the caller's client can show a question of this mode, `form` or `url`."""
-        declared = self.elicitation
-        is_bare = mode == "form" and not declared  # a client that names no mode has forms
-        return declared is not None and (mode in declared or is_bare)
+        if self.elicitation is None:
+            return False
+        shown_modes = self.elicitation or ["form"]  # a client that names no mode shows forms
+        return mode in shown_modes
 
     @property
     def meta(self) -> Any:
         """The `_meta` of the request, without what belongs to the caller's connection."""
-        meta = {key: value for key, value in (self._first.meta or {}).items() if key not in CONNECTION_META}
+        meta = {key: value for key, value in (self._first_context.meta or {}).items() if key not in CONNECTION_META}
         return meta or None
 
     def explain_refusal(self, tool: Tool) -> str:
-        """Explain why this request may not call a tool that its caller may call. Empty if it may."""
+        """Explain why this request may not call a tool. Empty by default; the requests of programs have limits."""
         return ""
 
     def trim(self, result: T) -> T:
-        """Remove the server's name from a result for a caller whose protocol has none in results."""
-        meta = getattr(result, "meta", None)
-        if not meta or SERVER_INFO_META not in meta or self.answers_again:
+        """Remove the server's name from a result for a caller of an older protocol, where results have none."""
+        meta = getattr(result, "meta", None) or {}
+        if self.resends_with_answers or SERVER_INFO_META not in meta:
             return result
         left = {key: value for key, value in meta.items() if key != SERVER_INFO_META}
         trimmed: T = result.model_copy(update={"meta": left or None})  # type: ignore[attr-defined]
@@ -209,15 +213,16 @@ class Exchange:
             message = f"The caller's client cannot show its user a question ({params.mode} elicitation)."
             return ErrorData(code=INVALID_PARAMS, message=message)
         answer: ElicitResult | None = None
-        async with self._turn:
+        ask = self._ask_later if self.resends_with_answers else self._ask_now
+        async with self._question_lock:
             with self._pause_limit(), anyio.move_on_after(ANSWER_TIMEOUT_S):
                 try:
-                    answer = await (self._ask_later(params) if self.answers_again else self._ask_now(params))
+                    answer = await ask(params)
                 except MCPError as error:
                     return error.error
         return answer or ElicitResult(action="cancel")
 
-    async def _ask_now(self, params: ElicitRequestParams) -> ElicitResult:
+    async def _ask_now(self, params: ElicitRequestParams) -> ElicitResult | None:
         """Ask in the middle of the request."""
         from mcp.shared.message import ServerMessageMetadata
         from mcp_types import ElicitRequest, ElicitResult
@@ -239,20 +244,18 @@ class Exchange:
 
     @contextlib.contextmanager
     def _pause_limit(self) -> Iterator[None]:
-        """Stop the clock of the call: the user's time is not the server's."""
+        """Suspend the time limit of the call, because the time that a user takes is not the server's."""
         import anyio
 
-        began = time.monotonic()
-        limit = self.limit
-        left = limit.deadline - anyio.current_time() if limit is not None else math.inf
-        if limit is not None:
-            limit.deadline = math.inf
+        limit = self.limit or anyio.CancelScope()
+        began, deadline = anyio.current_time(), limit.deadline
+        limit.deadline = math.inf
         try:
             yield
         finally:
-            self.asked_s += time.monotonic() - began
-            if limit is not None:
-                limit.deadline = anyio.current_time() + left
+            asked_s = anyio.current_time() - began
+            self.asked_s += asked_s
+            limit.deadline = deadline + asked_s
 
 
 def name_asker(source: str, params: ElicitRequestParams) -> ElicitRequestParams:

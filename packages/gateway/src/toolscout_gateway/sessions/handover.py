@@ -1,4 +1,4 @@
-"""Hands the answer of a user to the replica that asked, and what came of the request back.
+"""Hands the answer of a user to the replica that asked, and the outcome of the request back.
 
 A client sends its answer to whichever replica the balancer chooses. The request itself waits at one replica, with the
 session of the server that asked. The answer and the outcome pass through the home.
@@ -29,7 +29,7 @@ __all__ = ["CLOSED", "Handover", "make_handover", "read_state_key"]
 HANDOVER_POLL_S: Final = 0.2
 RENEWAL_PAUSE_S: Final = 1.0
 GIVE_UP_S: Final = 2.0  # for the database, when a caller gives a request up
-FINISH_PAUSES_S: Final = (0.5, 1.0, 2.0)  # before an outcome is stored again; later the other replica has given up
+FINISH_PAUSES_S: Final = (0.5, 1.0, 2.0)  # before each new attempt to store; then the other replica has given up
 STATE_KEY: Final = "gateway/state.key"
 RunInThread = Callable[..., Awaitable[Any]]
 CLOSED: Final = "this question is no longer open: call the tool again"
@@ -69,8 +69,8 @@ class Handover:
             caller: who may answer.
             is_open: whether the question waits, because nobody has answered it here or given it up.
             go_on: goes on with the answer, and returns the result of the request or its next question.
-            task_status: is told when the others can see the question. Before that the user must not be asked: the
-                answer may be at another replica at once.
+            task_status: is told when the others can see the question. The user is asked only after that, because
+                the answer may come to another replica.
         """
         import anyio
 
@@ -80,22 +80,30 @@ class Handover:
             finally:
                 if task_status is not None:
                     task_status.started()
-            while is_open():
-                if (answer := await self._run(self._questions.renew, handle)) is not None:
-                    break
-                await anyio.sleep(HANDOVER_POLL_S)
-            else:
-                await self._run(self._questions.withdraw, handle)
-                return
+            answer = await self._poll_answer(handle, is_open)
         except StoreError:
             return  # while the database does not answer, the question can be answered here alone
+        if answer is None:
+            return
         async with anyio.create_task_group() as group:
             group.start_soon(self._keep_renewing, handle, group.cancel_scope)
             await self._store_outcome(handle, await _note_outcome(go_on, answer))
             group.cancel_scope.cancel()
 
+    async def _poll_answer(self, handle: str, is_open: Callable[[], bool]) -> bytes | None:
+        """Return the answer that another replica stores. None: the question closed before, and is withdrawn."""
+        import anyio
+
+        while is_open():
+            answer: bytes | None = await self._run(self._questions.renew, handle)
+            if answer is not None:
+                return answer
+            await anyio.sleep(HANDOVER_POLL_S)
+        await self._run(self._questions.withdraw, handle)
+        return None
+
     async def _keep_renewing(self, handle: str, work: anyio.CancelScope) -> None:
-        """Say that this replica works on an answered question, and stop the work if its caller gave it up."""
+        """Show that this replica works on an answered question. Cancels the work if the caller gave the request up."""
         import anyio
 
         while True:
@@ -105,19 +113,18 @@ class Handover:
                     work.cancel()
 
     async def _store_outcome(self, handle: str, outcome: _Outcome) -> None:
-        """Store an outcome for the replica that took the answer. While the database does not answer, try again."""
+        """Store an outcome for the replica that took the answer. Try again if the database does not answer."""
         import anyio
 
         content = msgspec.json.encode(outcome)
-        for pause in (*FINISH_PAUSES_S, None):  # None: after the last attempt
+        for pause in (0.0, *FINISH_PAUSES_S):
+            await anyio.sleep(pause)
             try:
                 await self._run(self._questions.finish, handle, content)
                 return
             except StoreError as error:
-                if pause is None:
-                    _log.warning("The outcome of a request did not reach the gateway that got its answer: %s", error)
-                    return
-            await anyio.sleep(pause)
+                reason = error
+        _log.warning("The outcome of a request did not reach the gateway that got its answer: %s", reason)
 
     async def pass_on(self, handle: str, caller: Caller, answer: ElicitResult) -> object:
         """Give the answer to the replica that asked. Returns the result of the request, or its next question.

@@ -1,4 +1,4 @@
-"""Relays between callers and servers what belongs to neither a request nor its answer: questions and log messages.
+"""Relays the questions and log messages of servers, which are neither a request nor its answer, to callers.
 
 A server of protocol 2025-11-25 or older does not say which request a question or a log message belongs to. All callers
 share its session, so such a message is passed on only if the requests under way are all of one caller.
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 __all__ = ["OpenClient", "Relay", "allow_questions", "ask_to_open", "is_question"]
 
 MAX_ROUNDS: Final = 10  # of questions in one request, as the SDK's client
-MAX_OPEN_REQUESTS: Final = 256  # requests that wait for the answer of a user, and
-MAX_OPEN_OF_PERSON: Final = 64  # of one person, so that nobody takes the place of the others
-FIRST_ROUND_PAUSE_S: Final = 0.05  # for a server that only wants to be asked again
+MAX_OPEN_REQUESTS: Final = 256  # requests that wait for the answer of a user
+MAX_OPEN_OF_PERSON: Final = 64  # such requests of one person, so that there is room for others
+FIRST_ROUND_PAUSE_S: Final = 0.05  # for a server that asks nothing and only wants the request again; it doubles
 MAX_ROUND_PAUSE_S: Final = 0.25
 OPEN: Final = "open:"  # before the handle of a request that waits for an answer
 SERVERS_STATE: Final = "state:"  # before the state that a server wants back
@@ -74,7 +74,7 @@ class OpenClient:
 
     def wants(self, level: LoggingLevel) -> bool:
         """Return whether the client wants log messages of a level. By default it wants all."""
-        return self.log_level is None or compare_levels(level) >= compare_levels(self.log_level)
+        return self.log_level is None or rank_log_level(level) >= rank_log_level(self.log_level)
 
 
 @dataclasses.dataclass(eq=False)
@@ -124,7 +124,7 @@ class Relay:
             self._under_way[source].remove(exchange)
 
     def _find_exchange(self, source: str) -> Exchange | str:
-        """Find the newest request of the one caller whom a server can mean, or say why there is none."""
+        """Find the newest request under way if all are of one caller. Otherwise return why nobody can be asked."""
         exchanges = self._under_way[source]
         if not exchanges:
             return "No request is under way, so nobody can be asked."
@@ -142,20 +142,21 @@ class Relay:
         if isinstance(exchange, str):
             return ErrorData(code=INVALID_REQUEST, message=exchange)
         if params.mode == "url" and params.elicitation_id and exchange.context is not None:
-            params = self._follow_url(source, params, exchange.context.session)
-        return await exchange.ask(_prepare(source, connection, params))
+            params = self._register_url_question(source, params, exchange.context.session)
+        return await exchange.ask(_prepare_question(source, connection, params))
 
-    def _follow_url(
+    def _register_url_question(
         self, source: str, params: ElicitRequestURLParams, session: ServerSession
     ) -> ElicitRequestURLParams:
-        """Note whom to tell when a URL was opened. Returns the question with an id that no other question has.
+        """Return a question to open a URL with a new id, and note which client to tell when its user has finished.
 
-        Each server chooses its own ids, and a client sees the questions of several servers.
+        Each server chooses its own ids, so the questions of two servers may have the same one.
         """
         id = secrets.token_urlsafe(16)
         self._url_questions[source, params.elicitation_id or ""] = session, id
         while len(self._url_questions) > MAX_OPEN_REQUESTS:
-            del self._url_questions[next(iter(self._url_questions))]
+            oldest = next(iter(self._url_questions))
+            del self._url_questions[oldest]
         return params.model_copy(update={"elicitation_id": id})
 
     async def _pass_log(self, source: str, connection: McpConnection, params: LoggingMessageNotificationParams) -> None:
@@ -173,16 +174,17 @@ class Relay:
             return
         callers = self._callers[source]
         if self._under_way[source] or len(callers) != 1:
-            return
+            return  # the message may be for another caller, so nobody gets it
         for client in list(self.clients):
             if client.person in callers and client.wants(params.level):
                 await client.session.send_notification(LoggingMessageNotification(params=params))
 
     async def pass_completion(self, source: str, elicitation_id: str) -> None:
         """Tell the client that its user has finished what a question of a session asked them to do at a URL."""
-        if (asked := self._url_questions.pop((source, elicitation_id), None)) is not None:
-            session, id = asked
-            await session.send_elicit_complete(id)
+        asked = self._url_questions.pop((source, elicitation_id), None)
+        if asked is not None:
+            session, client_id = asked
+            await session.send_elicit_complete(client_id)
 
     # --- requests of callers
 
@@ -201,15 +203,17 @@ class Relay:
         """
         import anyio
 
+        outcome: Result | InputRequiredResult
+        may_outlive_round = exchange.resends_with_answers and exchange.elicitation is not None
         if exchange.state is not None and exchange.state.startswith(OPEN):
-            resumed: Result = await self._resume(exchange, exchange.state.removeprefix(OPEN))
-            return resumed
-        if self.group is None or not exchange.answers_again or exchange.elicitation is None:
-            return await work()
-        running = _Work(exchange, anyio.CancelScope())
-        self.group.start_soon(self._run_work, running, work)
-        result: Result = await self._await_work(running)
-        return result
+            outcome = await self._resume(exchange, exchange.state.removeprefix(OPEN))
+        elif may_outlive_round and self.group is not None:
+            running = _Work(exchange, anyio.CancelScope())
+            self.group.start_soon(self._run_work, running, work)
+            outcome = await self._await_work(running)
+        else:
+            outcome = await work()
+        return outcome
 
     async def _run_work(self, running: _Work, work: Callable[[], Awaitable[Any]]) -> None:
         """Do a request in a task of its own, and keep its outcome."""
@@ -225,21 +229,25 @@ class Relay:
     async def _await_work(self, running: _Work) -> Any:
         """Wait for the outcome of a request, or for its next question."""
         import anyio
-        from mcp_types import ElicitRequest, InputRequiredResult
 
-        exchange = running.exchange
         try:
-            await exchange.changed.wait()
+            await running.exchange.changed.wait()
         except anyio.get_cancelled_exc_class():
             running.scope.cancel()  # the caller gave the request up
             raise
         if running.error is not None:
             raise running.error
-        if running.ended:
-            if running.result is None:
-                raise Unavailable("the request was given up: send it again")
-            return running.result
-        assert exchange.question is not None
+        if not running.ended:
+            return await self._keep_open(running)
+        if running.result is None:
+            raise Unavailable("the request was given up: send it again")
+        return running.result
+
+    async def _keep_open(self, running: _Work) -> InputRequiredResult:
+        """Keep a request until its question is answered. Returns the question, as the result for the caller."""
+        from mcp_types import ElicitRequest, InputRequiredResult
+
+        exchange = running.exchange
         n_open_of_person = sum(other.exchange.caller.person == exchange.caller.person for other in self._open.values())
         if len(self._open) >= MAX_OPEN_REQUESTS or n_open_of_person >= MAX_OPEN_OF_PERSON:
             running.scope.cancel()
@@ -247,7 +255,7 @@ class Relay:
         handle = secrets.token_urlsafe(16)
         self._open[handle] = running
         exchange.context = None
-        assert self.group is not None
+        assert self.group is not None and exchange.question is not None
         self.group.start_soon(self._expire, handle, running)
         if self.handover is not None:
             is_open, go_on = partial(self._open.__contains__, handle), partial(self._go_on, handle, None)
@@ -256,7 +264,7 @@ class Relay:
         return InputRequiredResult(input_requests={QUESTION_KEY: question}, request_state=OPEN + handle)
 
     async def _expire(self, handle: str, running: _Work) -> None:
-        """Give up a request whose caller does not come back. Its question has been cancelled by then."""
+        """Give up a request whose caller does not answer in time, which is when `Exchange.ask` cancels the question."""
         import anyio
 
         question = running.exchange.question
@@ -281,18 +289,24 @@ class Relay:
         return await self._go_on(handle, exchange.context, answer)
 
     async def _go_on(self, handle: str, context: ServerRequestContext[Any, Any] | None, answer: ElicitResult) -> Any:
-        """Go on with an open request. `context`: the request that waits for its outcome, if that came here."""
+        """Go on with an open request.
+
+        Args:
+            handle: of its question.
+            context: the request that brought the answer. None if that came to another gateway.
+            answer: of the user.
+        """
         import anyio
 
         running = self._open.pop(handle, None)
         if running is None:
             raise Unavailable(CLOSED)
-        waiting = running.exchange
-        question = waiting.question
+        exchange = running.exchange
+        question = exchange.question
         assert question is not None
-        waiting.context, waiting.question = context, None
-        if not running.ended:  # after its end the old event, which is set, is right
-            waiting.changed = anyio.Event()
+        exchange.context, exchange.question = context, None
+        if not running.ended:  # otherwise the old event stays set, and the outcome is returned at once
+            exchange.changed = anyio.Event()
         question.answer = answer
         question.answered.set()
         return await self._await_work(running)
@@ -304,39 +318,36 @@ class Relay:
         exchange: Exchange,
         send: Callable[[InputResponses | None, str | None], Awaitable[Result | InputRequiredResult]],
     ) -> Result | InputRequiredResult:
-        """Send a request to a server, and again after each question that it answers the request with.
+        """Send a request to a server, and send it again with the answers if the server's result is questions.
 
-        A caller whose protocol has such answers gets them, and sends the request again. Others are asked here.
+        A caller of a protocol with such results gets the questions, and sends the request again. Others are asked here.
 
         Raises:
             UserError: if the server asks what the caller's client cannot show.
             Unavailable: if the server asks without end.
         """
         import anyio
-        from mcp_types import ElicitRequest, InputRequiredResult
+        from mcp_types import InputRequiredResult
         from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
         state = exchange.state.removeprefix(SERVERS_STATE) if exchange.state is not None else None
         responses = exchange.responses
         if connection.client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            if responses:
-                _check_opened(responses)
+            _check_opened(responses or {})  # an older server takes no answers: `ask_to_open` asked for it
             responses = None
-        result, pause = await send(responses, state), FIRST_ROUND_PAUSE_S
+        result = await send(responses, state)
+        pause = FIRST_ROUND_PAUSE_S
         for _ in range(MAX_ROUNDS):
             if not isinstance(result, InputRequiredResult):
                 return result
-            questions = _prepare_all(source, connection, exchange, result)
-            state = result.request_state
-            if exchange.answers_again:
-                requests: dict[str, Any] = {key: ElicitRequest(params=params) for key, params in questions.items()}
-                own_state = None if state is None else SERVERS_STATE + state
-                return result.model_copy(update={"input_requests": requests or None, "request_state": own_state})
+            questions = _prepare_questions(source, connection, exchange, result)
+            if exchange.resends_with_answers:
+                return _replace_questions(result, questions)
             answers = await _ask_all(source, exchange, questions)
             if not questions:
                 await anyio.sleep(pause)
                 pause = min(2 * pause, MAX_ROUND_PAUSE_S)
-            result = await send(answers or None, state)
+            result = await send(answers or None, result.request_state)
         raise Unavailable(f"server {source!r} asked more than {MAX_ROUNDS} times and was not satisfied")
 
     def close(self) -> None:
@@ -348,20 +359,20 @@ class Relay:
 
     @contextlib.asynccontextmanager
     async def keep_client(self, session: ServerSession, person: str) -> AsyncIterator[None]:
-        """Know a client inside the block. Its session is the one of its notification that it is ready."""
+        """Count a client as connected inside the block. `session`: where it said that it is ready."""
+        import anyio
+
         client = OpenClient(session, person)
         self.clients.append(client)
         try:
             yield
         finally:
             self.clients.remove(client)
-            import anyio
-
             with anyio.move_on_after(CLEANUP_S, shield=True):
                 await client.cleanup.aclose()
 
     def find_client(self, session: ServerSession) -> OpenClient | None:
-        """Find the client that a request came from. All its requests bring the parameters of its handshake along."""
+        """Find the client that a request came from. All sessions of a client have the same `client_params` object."""
         params = session.client_params
         return next((client for client in self.clients if client.session.client_params is params), None)
 
@@ -371,8 +382,8 @@ class Relay:
             await client.session.send_notification(notification)
 
 
-def compare_levels(level: LoggingLevel) -> int:
-    """Return the place of a log level, the most talkative first."""
+def rank_log_level(level: LoggingLevel) -> int:
+    """Return the severity of a log level: 0 for the lowest, `debug`."""
     from mcp_types import LoggingLevel
 
     return get_args(LoggingLevel).index(level)
@@ -398,12 +409,10 @@ def allow_questions(result_type: Any) -> TypeAdapter[Any]:
 
 
 def ask_to_open(error: MCPError, exchange: Exchange, source: str) -> InputRequiredResult | None:
-    """Return the question that asks a user to open the URLs which a server named in an error, or None.
-
-    A caller of protocol 2025-11-25 gets the error as it is.
+    """Turn an error that names URLs to open into a question to the user. None: the agent gets the error instead.
 
     Raises:
-        MCPError: the error, for a caller who understands it.
+        MCPError: the error itself, for a caller of protocol 2025-11-25, whose client asks the user.
     """
     from mcp.shared.exceptions import UrlElicitationRequiredError
     from mcp_types import URL_ELICITATION_REQUIRED, ElicitRequest, InputRequiredResult
@@ -411,14 +420,14 @@ def ask_to_open(error: MCPError, exchange: Exchange, source: str) -> InputRequir
 
     if error.code != URL_ELICITATION_REQUIRED or not exchange.can_ask("url"):
         return None
-    if not exchange.answers_again:
+    if not exchange.resends_with_answers:
         raise error
     try:
         urls = UrlElicitationRequiredError.from_error(error.error).elicitations
-    except ValidationError:  # the agent gets the error as it is
+    except ValidationError:
         return None
-    named = (ElicitRequest(params=name_asker(source, url)) for url in urls)
-    return InputRequiredResult(input_requests={f"{URL_KEY}{number}": request for number, request in enumerate(named)})
+    questions = (ElicitRequest(params=name_asker(source, url)) for url in urls)
+    return InputRequiredResult(input_requests={f"{URL_KEY}{n}": question for n, question in enumerate(questions)})
 
 
 def _check_opened(responses: InputResponses) -> None:
@@ -431,7 +440,7 @@ def _check_opened(responses: InputResponses) -> None:
         raise UserError("the user did not open the page that the tool needs: ask them before you call it again")
 
 
-def _prepare_all(
+def _prepare_questions(
     source: str, connection: McpConnection, exchange: Exchange, result: InputRequiredResult
 ) -> dict[str, ElicitRequestParams]:
     """Return the questions of a round, as the caller's user gets them.
@@ -450,8 +459,17 @@ def _prepare_all(
                 f"server {source!r} needs an answer ({request.method}) that your client cannot give: use a "
                 "client that shows questions to its user (elicitation)"
             )
-        questions[key] = _prepare(source, connection, request.params)
+        questions[key] = _prepare_question(source, connection, request.params)
     return questions
+
+
+def _replace_questions(result: InputRequiredResult, questions: dict[str, ElicitRequestParams]) -> InputRequiredResult:
+    """Return a server's result with prepared questions, and with its state marked as the server's."""
+    from mcp_types import ElicitRequest
+
+    requests = {key: ElicitRequest(params=params) for key, params in questions.items()}
+    state = None if result.request_state is None else SERVERS_STATE + result.request_state
+    return result.model_copy(update={"input_requests": requests or None, "request_state": state})
 
 
 async def _ask_all(source: str, exchange: Exchange, questions: dict[str, ElicitRequestParams]) -> dict[str, Any]:
@@ -471,7 +489,7 @@ async def _ask_all(source: str, exchange: Exchange, questions: dict[str, ElicitR
     return answers
 
 
-def _prepare(source: str, connection: McpConnection, params: ElicitRequestParams) -> ElicitRequestParams:
+def _prepare_question(source: str, connection: McpConnection, params: ElicitRequestParams) -> ElicitRequestParams:
     """Name the server in its question, and clean all texts of it."""
     fields = params.model_dump(by_alias=True, mode="json", exclude_unset=True)
     cleaned = type(params).model_validate(clean_words(fields, connection.credential_cover, MAX_URL_CHARS))

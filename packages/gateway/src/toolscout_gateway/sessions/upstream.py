@@ -31,6 +31,7 @@ from toolscout_gateway.text import clean_words
 
 if TYPE_CHECKING:
     import anyio
+    from mcp.shared.exceptions import MCPError
     from mcp_types import ClientRequest, InputRequiredResult, InputResponses
     from pydantic import TypeAdapter
 
@@ -91,8 +92,9 @@ class Contact:
         return format_instant(datetime.fromtimestamp(self.answered, timezone.utc)) if self.answered else ""
 
     def note_error(self, error: str, say: Callable[[str], None] = lambda text: None) -> None:
-        """The server did not answer, or its session failed. `say` is told so, but not again at each attempt."""
-        is_news = error != self.error or self.answered_at > self.error_at
+        """Note why the server did not answer or its session failed. `say` gets an error once, until it is over."""
+        has_answered_since = self.answered_at > self.error_at
+        is_news = error != self.error or has_answered_since
         self.error, self.error_at = error, now()
         if is_news:
             say(error)
@@ -120,13 +122,13 @@ class Breaker:
         return "open" if time.monotonic() < self._refuses_until else "trial"
 
     def check(self) -> float:
-        """Return the seconds until the next call may try; 0 if it may do so now. A trial makes the others wait."""
+        """Return the seconds until the next call may try; 0 if this call may try now."""
         if self.failures < MAX_FAILED_CALLS:
             return 0.0
         clock = time.monotonic()
         if clock < self._refuses_until:
             return self._refuses_until - clock
-        self._refuses_until = clock + self._pause
+        self._refuses_until = clock + self._pause  # this call is the trial; others are refused for another pause
         return 0.0
 
     def refuse(self, name: str, seconds: float) -> Refused:
@@ -137,10 +139,7 @@ class Breaker:
         )
 
     async def slow_down(self) -> None:
-        """Wait before a refusal is told if there was another one just now.
-
-        A client that calls again and again would otherwise take the time of all callers.
-        """
+        """Wait before a refusal, so that a client that calls in a loop does not take the time of all callers."""
         import anyio
 
         clock = time.monotonic()
@@ -149,13 +148,13 @@ class Breaker:
         await anyio.sleep(wait)
 
     def note_success(self) -> None:
-        """A call was answered."""
+        """Count failures anew, because a call was answered."""
         self.failures, self._pause = 0, FIRST_PAUSE_S
 
     def note_failure(self, began: float) -> None:
-        """A call that began at this monotonic time got no answer."""
+        """Count a call that got no answer. `began`: when it began, in monotonic seconds."""
         if began < self._failed_at:
-            return
+            return  # it was under way at the last failure, which counts for both
         self.failures += 1
         self._failed_at = time.monotonic()
         if self.failures == MAX_FAILED_CALLS:
@@ -191,7 +190,8 @@ class Upstream:
         self.name, self.origin, self.server = name, origin, server
         self.key = name
         self.own_sessions: dict[str, Upstream] = {}  # of callers who signed in, by person
-        self.wants_identity = self.is_owned = False  # whether callers sign in; whether the session is its adder's
+        self.wants_identity = False  # whether each caller has to sign in
+        self.is_owned = False  # whether all callers share the session of the person who added the server
         self.state, self.message = ("idle" if is_listed else "starting"), ""
         self.is_listed, self.breaker, self.contact = is_listed, Breaker(), Contact()
         self.in_flight = self.calls = self.failed_calls = self.starts = 0
@@ -205,7 +205,8 @@ class Upstream:
         self._wake = anyio.Event()  # set when the tools changed or the session ended
         self._end_error: Exception | None = None
         self._retry_at = 0.0  # after an error, when the next start is tried, in monotonic seconds
-        self._was_served = self._has_notified = False  # in this session: calls could be made; its lists changed
+        self._was_served = False  # whether calls could be made in this session
+        self._has_notified = False  # whether the server said that its lists changed, and they were not read since
         self._list_lock = anyio.Lock()  # lists are stored in the order in which they were read
         self._listed_at = float("-inf")  # when the stored list was asked for, on the monotonic clock
         self._stored_list: list[Any] = []  # the list of tools in the catalogue
@@ -215,9 +216,10 @@ class Upstream:
         """Keep a session open while it is used, until cancelled or retired. Restart it with growing delays."""
         import anyio
 
-        failures = 0
+        failures = 0  # in a row
         while not self._is_retired:
-            if (self.is_listed and self.state in ("idle", "error")) or self.state == "sign-in":
+            is_served_from_catalogue = self.is_listed and self.state in ("idle", "error")
+            if is_served_from_catalogue or self.state == "sign-in":
                 await self._demand.wait()
             if self._is_retired:
                 break
@@ -233,12 +235,13 @@ class Upstream:
                 continue
             except SourceError as error:
                 if self._has_lost_session(began):
-                    continue
+                    continue  # this is no failure of the server, so a new session begins at once
                 message = str(error)
             except Exception as error:  # an error of this server must not reach the others
                 message = f"{self.name}: the session failed with {type(error).__name__}: {str(error)[:200]}"
                 message = self.credential_cover.text(message)
-            failures = 1 if time.monotonic() - began >= HEALTHY_AFTER_S else failures + 1
+            was_healthy = time.monotonic() - began >= HEALTHY_AFTER_S
+            failures = 1 if was_healthy else failures + 1
             self.contact.note_error(message, self._host.say)
             if failures == 1 and self._was_served:  # it worked until now, so calls wait for the restart
                 self.state, self.message = "starting", message
@@ -251,7 +254,7 @@ class Upstream:
             await anyio.sleep(delay)
 
     def _has_lost_session(self, began: float) -> bool:
-        """Return whether a session that has worked ended because the server forgot it: begin anew, without a word."""
+        """Return whether the session that was started at `began` has worked, and the server then forgot it."""
         return getattr(self._end_error, "message", "") == SESSION_LOST and self._listed_at > began
 
     async def _run_in_slot(self, start_limit: anyio.CapacityLimiter) -> None:
@@ -278,7 +281,8 @@ class Upstream:
 
     def start(self) -> None:
         """Let the server start, unless it runs, or failed so recently that it has to pause."""
-        if self._connection is not None or (self.state == "error" and time.monotonic() < self._retry_at):
+        has_to_pause = self.state == "error" and time.monotonic() < self._retry_at
+        if self._connection is not None or has_to_pause:
             return
         self._demand.set()
         if self.state in ("idle", "error", "sign-in"):
@@ -307,10 +311,11 @@ class Upstream:
         """
         from mcp.shared.exceptions import MCPError
 
-        # after an error it has a pause of its own
-        if self.breaker.failures and self.state != "error" and (seconds := self.breaker.check()):
-            await self.breaker.slow_down()
-            raise self.breaker.refuse(self.name, seconds)
+        if self.state != "error":  # in that state `wait_ready` refuses calls until the next start
+            seconds = self.breaker.check()
+            if seconds > 0:
+                await self.breaker.slow_down()
+                raise self.breaker.refuse(self.name, seconds)
         began = time.monotonic()
         self.calls += 1
         try:
@@ -325,7 +330,7 @@ class Upstream:
             else:
                 self.contact.note_error(str(error))
             raise
-        except MCPError:  # it answered
+        except MCPError:  # an error is an answer too
             self._note_answer()
             raise
         else:
@@ -348,7 +353,7 @@ class Upstream:
             self.last_used = time.monotonic()
 
     async def _run_session(self, start_limit: anyio.CapacityLimiter) -> None:
-        """Run one session from its start until nobody needs it. A session that ends by itself raises."""
+        """Run one session from its start until nobody needs it. Raises the error of a session that breaks."""
         import anyio
 
         self._end_error, self._wake, self._was_served = None, anyio.Event(), False
@@ -356,15 +361,15 @@ class Upstream:
         self.starts += 1
         self.last_used = time.monotonic()
         try:
-            async with AsyncExitStack() as turn:  # ends with the start, so that the next server may start
-                await turn.enter_async_context(start_limit)
+            async with AsyncExitStack() as start_turn:  # closed when this server has started, for the next one
+                await start_turn.enter_async_context(start_limit)
                 async with self._connect() as connection:
                     if connection.about.get("name") == GATEWAY_NAME:
                         raise SourceError("this server is a toolscout gateway; a gateway does not call another one")
                     connection.handle_messages(self._receive_message)
                     self._host.relay.attach(self.key, connection)
                     await self._update_list(connection)
-                    await turn.aclose()
+                    await start_turn.aclose()
                     async with anyio.create_task_group() as group:
                         group.start_soon(self._subscribe, connection)
                         if self._host.on_session is not None:
@@ -389,13 +394,13 @@ class Upstream:
             if self._end_error is not None:
                 raise self._end_error
             self._wake = anyio.Event()
-            has_notified, self._has_notified = self._has_notified, False
-            if not has_notified:  # a call ended in an error
-                with suppress(Unavailable):  # the next call says so
-                    await self._renew_list(connection, time.monotonic() - MAX_LIST_AGE_S)
-            else:
+            if self._has_notified:
+                self._has_notified = False
                 await self._update_list(connection)
                 await anyio.sleep(RELIST_PAUSE_S)  # a server that notifies all the time is read once a second
+            else:  # `doubt_list` woke the task, because a call ended in an error
+                with suppress(Unavailable):  # the next call reads the list too, and reports the error
+                    await self._renew_list(connection, time.monotonic() - MAX_LIST_AGE_S)
 
     async def _wait_for_event(self) -> bool:
         """Wait until the tools changed or the session broke. Returns False if the session shall end instead.
@@ -404,22 +409,25 @@ class Upstream:
         """
         import anyio
 
-        while self.in_flight > 0 or (not self._shall_stop and self._seconds_left() > 0):
-            with anyio.move_on_after(RETIRE_POLL_S if self._shall_stop else max(RETIRE_POLL_S, self._seconds_left())):
+        while True:
+            seconds_left = 0.0 if self._shall_stop else self._find_seconds_left()
+            if seconds_left <= 0 and self.in_flight == 0:
+                break
+            with anyio.move_on_after(max(RETIRE_POLL_S, seconds_left)):
                 await self._wake.wait()
                 if not self._shall_stop or self._end_error is not None:
                     return True
-                await anyio.sleep(RETIRE_POLL_S)  # told to stop: `_wake` stays set until the last call has ended
+                await anyio.sleep(RETIRE_POLL_S)  # `stop` has set `_wake` for good, so the calls under way are polled
         self._connection, self._demand = None, anyio.Event()
         self._hold_new_calls()
         return False
 
-    def _seconds_left(self) -> float:
+    def _find_seconds_left(self) -> float:
         """Return how long the session stays open if nobody uses it from now on."""
-        idle = self._host.scout.settings.gateway_idle
         if self.is_followed:
-            self.last_used = time.monotonic()
-        return self.last_used + idle - time.monotonic() if idle else float("inf")
+            self.last_used = time.monotonic()  # the idle time begins when the last client unsubscribes
+        idle_s = self.settings.gateway_idle  # 0: sessions stay open
+        return self.last_used + idle_s - time.monotonic() if idle_s else float("inf")
 
     async def _subscribe(self, connection: McpConnection) -> None:
         """Subscribe to changes. Servers of protocol 2026-07-28 and later send them only to subscribers."""
@@ -441,14 +449,15 @@ class Upstream:
             tools = await connection.list_tools(self.settings.max_tools)
             if connection.list_fault:
                 self.contact.note_error(f"{self.name}: {connection.list_fault}", self._host.say)
-            if not (self._was_served and await self.is_stored(tools)):
+            is_stored = self._was_served and await self.is_stored(tools)  # a session's first list is always stored
+            if not is_stored:
                 await self.store_list(connection, tools)
             self._listed_at = asked_at
         self._connection, self.state, self.message, self._was_served = connection, "ok", "", True
         self.is_listed = True
         self.contact.answered = time.time()
         self._host.listed.add(self.name, self.server)
-        if not self._wake.is_set():  # otherwise they changed again, and calls wait for the next list
+        if not self._wake.is_set():  # if it is set, the tools changed again, and calls wait for the next list
             self._ready_or_failed.set()
 
     async def store_list(self, connection: McpConnection, tools: list[object]) -> None:
@@ -461,12 +470,12 @@ class Upstream:
         reading = mcp.build_reading(
             self.name, self.server, mcp.ListedTools(tools, connection.about, connection.list_fault)
         )
-        changes, self._generation = await self._host.store_reading(self.origin, await self._complete(reading))
+        changes, self._generation = await self._host.store_reading(self.origin, await self._add_unseen(reading))
         if changes.state == "error":
             raise SourceError(changes.message)
 
-    async def _complete(self, reading: Reading) -> Reading:
-        """Add what else belongs in the catalogue: nothing, if all callers share the session."""
+    async def _add_unseen(self, reading: Reading) -> Reading:
+        """Add the server's tools that this session is not offered. A session that callers share is offered all."""
         return reading
 
     async def _receive_message(self, message: object) -> None:
@@ -534,7 +543,9 @@ class Upstream:
     def catalogued_connection(self) -> McpConnection | None:
         """The open session, if the catalogue holds its current tools."""
         connection = self._connection
-        return None if connection is None or not self._ready_or_failed.is_set() or connection.is_closed else connection
+        if connection is None or connection.is_closed or not self._ready_or_failed.is_set():
+            return None
+        return connection
 
     async def is_stored(self, tools: list[object]) -> bool:
         """Return whether the catalogue holds this list of the server now."""
@@ -566,9 +577,11 @@ class Upstream:
         return self._connection
 
     def find_listed_session(self, generation: int | None) -> McpConnection | None:
-        """Return the session if the catalogue of this generation has its list of tools, and that is new enough."""
-        is_new = generation == self._generation and self._listed_at >= time.monotonic() - MAX_LIST_AGE_S
-        return self.catalogued_connection if is_new or self.settings.trust == "off" else None
+        """Return the session if the catalogue, now in this generation, has a list of its tools that is new enough."""
+        is_current = generation == self._generation and self._listed_at >= time.monotonic() - MAX_LIST_AGE_S
+        if is_current or self.settings.trust == "off":
+            return self.catalogued_connection
+        return None
 
     async def check_definitions(self) -> McpConnection:
         """Return the session, with a list of tools that is at most `MAX_LIST_AGE_S` old in the catalogue.
@@ -580,7 +593,8 @@ class Upstream:
             Unavailable: as `wait_ready`, or because the server gave no list.
             SourceError: if its list cannot be stored.
         """
-        oldest, was_lost = time.monotonic() - MAX_LIST_AGE_S, False
+        oldest = time.monotonic() - MAX_LIST_AGE_S
+        was_lost = False
         while True:
             connection = await self.wait_ready()
             if self.settings.trust == "off" or await self._has_list(oldest):
@@ -597,14 +611,16 @@ class Upstream:
         return self._listed_at >= oldest and await self._host.read_generation() == self._generation
 
     async def _renew_list(self, connection: McpConnection, oldest: float) -> None:
-        """Read the list of tools of an open session and store what changed, unless one since `oldest` is stored now."""
+        """Read the list of tools of a session and store it if it changed, unless a list since `oldest` is stored."""
         async with self._list_lock:
-            if connection is self.catalogued_connection and not await self._has_list(oldest):
-                asked_at = time.monotonic()
-                tools = await self._read_list(connection)
-                if not await self.is_stored(tools):
-                    await self.store_list(connection, tools)
-                self._listed_at = asked_at
+            has_ended = connection is not self.catalogued_connection
+            if has_ended or await self._has_list(oldest):  # another call may have renewed it meanwhile
+                return
+            asked_at = time.monotonic()
+            tools = await self._read_list(connection)
+            if not await self.is_stored(tools):
+                await self.store_list(connection, tools)
+            self._listed_at = asked_at
 
     async def _read_list(self, connection: McpConnection) -> list[object]:
         """List the tools before a call.
@@ -662,8 +678,9 @@ class Upstream:
         try:
             with self.hold():
                 connection = await self.wait_ready()
-                if is_found := await connection.find_skill(uri):
-                    self._listed_at = float("-inf")
+                is_found = await connection.find_skill(uri)
+                if is_found:
+                    self._listed_at = float("-inf")  # the stored list lacks the tools of the skill
                     await self._renew_list(connection, time.monotonic())
                 return is_found
         except (SourceError, Unavailable) as error:
@@ -678,8 +695,8 @@ class Upstream:
     ) -> T | InputRequiredResult:
         """Send a request of a caller in an open session.
 
-        Only the server's name is taken out of a result, for callers of protocols without it. An error loses invisible
-        characters and the credentials that the server was given.
+        A result passes unchanged, but without the server's name for a caller of an older protocol. An error loses
+        invisible characters and the credentials that the server was given.
 
         Args:
             connection: the session.
@@ -707,16 +724,24 @@ class Upstream:
                 f"server {self.name!r} answered with something that is not the result of a {kind}"
             ) from None
         except MCPError as error:
-            if refusal := find_refusal(error.message):
-                raise Unavailable(f"server {self.name!r} was called, but {refusal}") from None
-            if not (connection.is_closed or error.message in SESSION_END_MESSAGES):
-                cover = connection.credential_cover
-                data = clean_words(error.data, cover, MAX_URL_CHARS)
-                raise MCPError(error.code, clean_words(error.message, cover), data) from None
-            self.end_session(error)
-            if error.message == SESSION_LOST:
-                raise SessionLost(f"server {self.name!r} does not know the session any more") from None
-            raise Unavailable(f"server {self.name!r} ended during the call and is being restarted") from None
+            raise self._translate_error(connection, error) from None
+
+    def _translate_error(self, connection: McpConnection, error: MCPError) -> MCPError | Unavailable:
+        """Return the error of a request for its caller, with clean words. Ends the session if the error says so."""
+        from mcp.shared.exceptions import MCPError
+
+        refusal = find_refusal(error.message)
+        if refusal:
+            return Unavailable(f"server {self.name!r} was called, but {refusal}")
+        is_session_over = connection.is_closed or error.message in SESSION_END_MESSAGES
+        if not is_session_over:
+            cover = connection.credential_cover
+            data = clean_words(error.data, cover, MAX_URL_CHARS)
+            return MCPError(error.code, clean_words(error.message, cover), data)
+        self.end_session(error)
+        if error.message == SESSION_LOST:
+            return SessionLost(f"server {self.name!r} does not know the session any more")
+        return Unavailable(f"server {self.name!r} ended during the call and is being restarted")
 
     async def _send_round(
         self,
@@ -730,9 +755,9 @@ class Upstream:
         """Send a request, with the answers to the questions of the round before."""
         import anyio
 
-        turn = anyio.Lock()  # first come, first served: progress is passed on in its order, and the result after it
+        turn = anyio.Lock()  # a fair lock, so that messages on progress arrive in order and the result after them
 
-        async def tell(progress: float, total: float | None, message: str | None) -> None:
+        async def pass_progress(progress: float, total: float | None, message: str | None) -> None:
             async with turn:
                 await exchange.report_progress(progress, total, clean_words(message, connection.credential_cover))
 
@@ -743,7 +768,7 @@ class Upstream:
             changes["meta"] = {**(request.params.meta or {}), CALLER_META: exchange.declared}
         if changes:
             request = request.model_copy(update={"params": request.params.model_copy(update=changes)})
-        result = await connection.client.session.send_request(request, result_type, progress_callback=tell)
+        result = await connection.client.session.send_request(request, result_type, progress_callback=pass_progress)
         async with turn:
             return result
 
@@ -765,12 +790,11 @@ class CallerSession(Upstream):
         settings, spills = self._host.scout.settings, self._host.spills
         return connect(self.server, settings=settings, spills=spills, identity=self.identity)
 
-    async def _complete(self, reading: Reading) -> Reading:
-        """Add the tools that only other callers are offered; see `_add_others`."""
-        return await self._host.run_in_thread(self._add_others, reading)
+    async def _add_unseen(self, reading: Reading) -> Reading:
+        return await self._host.run_in_thread(self._add_stored, reading)
 
-    def _add_others(self, reading: Reading) -> Reading:
-        """Add the tools of the catalogue that this caller is not offered: a stored reading replaces all of a source."""
+    def _add_stored(self, reading: Reading) -> Reading:
+        """Add the source's other tools in the catalogue, because a stored reading replaces all tools of its source."""
         store = self._host.scout.store
         ids = {tool.id for tool in reading.tools}
         absent = [id for id, _ in store.page(self.name, limit=None) if id not in ids]
