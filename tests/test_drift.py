@@ -12,6 +12,7 @@ import pytest
 import traffic
 from homes_in_postgres import name_home
 from tests_cli import run
+from toolscout.errors import StoreError
 from toolscout.home.database import open_home
 from toolscout.learn import drift
 from toolscout.learn.betting import ConformalTest, ShareTest, bound_share, draw_uniform
@@ -75,6 +76,15 @@ def test_a_new_process_sees_the_same_and_the_file_holds_no_query(office: Scout) 
     assert b"contract" not in open_home(office.settings.place).read_document(drift.DRIFT_FILE)
     stored = read_report(office)
     assert stored is not None and stored.alarms == first.alarms
+
+
+def test_a_check_that_failed_while_it_began_is_repeated(office: Scout, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = DriftWatch(office)
+    with monkeypatch.context() as broken:
+        broken.setattr(office.store, "catalogue", lambda: (_ for _ in ()).throw(StoreError("the disk does not answer")))
+        with pytest.raises(StoreError):
+            watch.check()
+    assert watch.check().state == "quiet"
 
 
 def test_a_server_that_begins_to_fail_is_named_and_forgotten_when_it_works_again(office: Scout) -> None:

@@ -38,7 +38,8 @@ from toolscout.home.database import now, open_home
 from toolscout.home.journal.evidence import HASHED_QUERY_PREFIX
 from toolscout.home.journal.journal import read_rows
 from toolscout.learn.betting import ConformalTest, ShareTest, bound_share, draw_uniform
-from toolscout.learn.drift_report import FAILING, Alarm, DriftReport, Topic, advise
+from toolscout.learn.drift_report import DRIFT_KINDS, FAILING, Alarm, DriftReport, Topic, advise
+from toolscout.learn.gate import level_of_look
 from toolscout.learn.report import last
 from toolscout.scout import Scout
 from toolscout.search.abstain.score_features import ScoreFeatures
@@ -67,7 +68,6 @@ MIN_TOPIC_COSINE: Final = 0.3
 MAX_TOPICS: Final = 3
 MAX_TOPIC_EXAMPLES: Final = 3
 MAX_TOPIC_QUERY_CHARS: Final = 160
-SHARES: Final = 8  # equal shares of the level: five tests of all traffic, those of servers, of groups and of tools
 OUTCOMES: Final = (*FAILING, "success")
 Rows = Sequence[tuple[int, dict[str, Any]]]
 """Events of the journal: row, and the event as the journal exports it."""
@@ -165,7 +165,7 @@ class DriftWatch:
         """Watch the journal of a Scout."""
         self._scout, self._home = scout, scout.settings.place
         self._lock = threading.Lock()
-        self._state: _DriftState | None = None  # of the present segment; None: nothing was read
+        self._state: _DriftState | None = None  # of the present segment; None before the first check
 
     def check(self) -> DriftReport:
         """Read what is new, and return what changed since the champion's time."""
@@ -173,15 +173,16 @@ class DriftWatch:
             newest = self._scout.journal.last()
             selection, _ = self._scout.engine.serving()
             champion = selection.model.name if selection.model else selection.recipe
-            manifest = selection.manifest
-            until = self._find_end_of_reference(manifest.values if manifest else {}, champion, newest)
+            values = selection.manifest.values if selection.manifest else {}
+            until = self._find_end_of_reference(values, champion, newest)
             if until is None:
                 return DriftReport(state="waiting", champion=champion, at=now())
-            if self._state is None or (self._state.champion, self._state.until) != (champion, until):
-                self._begin(champion, until, newest)
             state = self._state
-            assert state is not None
-            if (count := len(self._reference_searches)) < MIN_REFERENCE:
+            if state is None or (state.champion, state.until) != (champion, until):
+                state = self._begin(champion, until, newest)
+                self._state = state  # only now, so that the next check begins again if this one failed
+            count = len(self._reference_searches)
+            if count < MIN_REFERENCE:
                 return DriftReport(state="waiting", champion=champion, reference=count, at=now())
             self._read_new(state, newest)
             return self._report(state, has_model=selection.promoted, newest=newest)
@@ -203,25 +204,26 @@ class DriftWatch:
         if until:
             return until
         saved = _read_state(self._home)
-        if saved is not None and saved.champion == champion and saved.until <= newest:  # an earlier check has set it
+        # An earlier check chose the row; it is beyond `newest` if somebody has replaced the journal since.
+        if saved is not None and saved.champion == champion and saved.until <= newest:
             return saved.until
-        first = read_rows(self._scout.journal, "search", until=newest, limit=FIRST_REFERENCE)
-        if len(first) < FIRST_REFERENCE:
+        searches = read_rows(self._scout.journal, "search", until=newest, limit=FIRST_REFERENCE)
+        if len(searches) < FIRST_REFERENCE:
             return None
-        end, _ = first[-1]
-        return end
+        until, _ = searches[-1]
+        return until
 
     # --- the champion's time
 
-    def _begin(self, champion: str, until: int, newest: int) -> None:
-        """Read the champion's time, and start the tests of the present segment: the saved one, or else the first."""
-        saved, journal = _read_state(self._home), self._scout.journal
-        if saved is None or (saved.champion, saved.until) != (champion, until):
-            saved = _DriftState(champion=champion, until=until, start=until)
+    def _begin(self, champion: str, until: int, newest: int) -> _DriftState:
+        """Read the champion's time, and start the tests of the saved segment, or of a first one. Return its state."""
+        journal = self._scout.journal
+        state = _read_state(self._home)
+        if state is None or (state.champion, state.until) != (champion, until):
+            state = _DriftState(champion=champion, until=until, start=until)
             backlog = read_rows(journal, "search", after=until, until=newest, limit=MAX_BACKLOG_SEARCHES, newest=True)
-            if len(backlog) == MAX_BACKLOG_SEARCHES:  # there may be more; they are passed over
-                saved.start, _ = backlog[0]
-        self._state = saved
+            if len(backlog) == MAX_BACKLOG_SEARCHES:  # reading all that may be before these would take too long
+                state.start, _ = backlog[0]
         self._reference_searches = read_rows(journal, "search", until=until, limit=MAX_REFERENCE, newest=True)
         self._reference_calls = read_rows(journal, "call", until=until, limit=4 * MAX_REFERENCE, newest=True)
         self._reference_tools = {call["tool"] for _, call in self._reference_calls}
@@ -233,24 +235,24 @@ class DriftWatch:
         self._reference_values = self._measure(readable[1::2])
         distances = self._reference_values.get("requests", ())
         self._usual_distance = float(np.quantile(distances, STRANGE_QUANTILE)) if len(distances) else 0.0
-        self._start_segment()
+        self._start_segment(state)
+        return state
 
-    def _start_segment(self) -> None:
+    def _start_segment(self, state: _DriftState) -> None:
         """Start all tests anew, and count from zero.
 
         Tests of servers, groups and tools start with their first call (`_find_failure_test`).
         """
-        assert self._state is not None
-        level = FALSE_ALARMS / SHARES * 6 / (math.pi * self._state.segment) ** 2  # all segments add up to the whole
-        self._level, self._row = level, self._state.start
+        # Every kind of test gets an equal part of the level, and spends it over all segments that may follow.
+        level = level_of_look(FALSE_ALARMS / len(DRIFT_KINDS), state.segment)
+        self._level, self._row, self._searches = level, state.start, 0
         self._tests: dict[tuple[str, str], _RunningTest] = {}  # by kind and name, as in an alarm
         self._strange: deque[_StrangeRequest] = deque(maxlen=MAX_STRANGE)
         self._new_tools: Counter[str] = Counter()  # calls of tools that nobody called in the champion's time
         self._late_names: Counter[str] = Counter()  # kind → number of names that were not called then
-        self._searches = 0
         for what, values in self._reference_values.items():
-            if len(values) >= MIN_REFERENCE // 2:
-                test = ConformalTest(values, both=what != "requests")
+            if len(values) >= MIN_REFERENCE // 2:  # they were measured on half of the searches
+                test = ConformalTest(values, both=what != "requests")  # requests that come nearer are no alarm
                 self._tests[what, ""] = _RunningTest(test, float(np.mean(values)), level)
         abstained = [float(not search["shown"]) for _, search in self._reference_searches]
         test = ConformalTest(abstained, both=True)
@@ -266,10 +268,10 @@ class DriftWatch:
         self._reference_names = Counter(what for what, _ in self._failures_by_name)
 
     def _find_failure_test(self, what: str, name: str) -> _RunningTest | None:
-        """Return the test of a server, a group or a tool. It starts when it is first asked for.
+        """Return the test of a server, a group or a tool, and start it at the first call.
 
-        The level of a kind is halved. Names with calls in the champion's time share one half evenly; later names share
-        the other half, the first one most. None: the champion's time has too few calls to compare with.
+        Half of the level of a kind is divided evenly over the names that were called in the champion's time. The other
+        half is for later names, the first one most. None: the champion's time has too few calls to compare with.
         """
         if (what, name) in self._tests:
             return self._tests[what, name]
@@ -280,7 +282,7 @@ class DriftWatch:
             level = self._level / 2 / self._reference_names[what]
         else:
             self._late_names[what] += 1
-            level = self._level / 2 * 6 / (math.pi * self._late_names[what]) ** 2  # all of them add up to the half
+            level = level_of_look(self._level / 2, self._late_names[what])
         self._tests[what, name] = self._make_failure_test(failures, level)
         return self._tests[what, name]
 
@@ -288,15 +290,17 @@ class DriftWatch:
         """Make a test of whether calls fail more often than in the champion's time.
 
         Args:
-            failures: 1 or 0 for each call of that time. With fewer than `MIN_CALLS`, all calls are compared with.
+            failures: 1 or 0 for each call of that time. If they are fewer than `MIN_CALLS`, the calls of all tools
+                are the reference.
             level: significance level.
         """
-        has_enough = len(failures) >= MIN_CALLS
-        compared = failures if has_enough else self._failures
-        bound = bound_share(sum(compared), len(compared), REFERENCE_ERROR)
-        bound = max(bound, MIN_FAILURE_SHARE if has_enough else NEW_FAILURE_SHARE)
+        if len(failures) >= MIN_CALLS:
+            reference, min_bound = failures, MIN_FAILURE_SHARE
+        else:
+            reference, min_bound = self._failures, NEW_FAILURE_SHARE
+        bound = max(min_bound, bound_share(sum(reference), len(reference), REFERENCE_ERROR))
         bound = min(bound, 1 - MIN_FAILURE_SHARE)  # a `ShareTest` needs a bound below 1
-        return _RunningTest(ShareTest(bound), float(np.mean(compared)), level)
+        return _RunningTest(ShareTest(bound), float(np.mean(reference)), level)
 
     def _open_features(self) -> ScoreFeatures | None:
         """Open the score features over the present catalogue. None if it is empty or too large, or has no vectors."""
@@ -304,7 +308,7 @@ class DriftWatch:
         if not 0 < len(catalogue) <= MAX_FEATURE_TOOLS:
             return None
         try:
-            # Any selection would do: the index is over the vectors of the bundled encoder, not of its own.
+            # The index is over vectors of the bundled encoder, whatever the recipe, so the default recipe will do.
             resources = self._scout.engine.builder.make_resources(self._scout.engine.selector.default())
             return ScoreFeatures(index_words(catalogue), {"static": resources.index_tools(catalogue, self._encoder)})
         except UserError:  # the vectors are missing
@@ -338,20 +342,20 @@ class DriftWatch:
         """Read the events from the last check to the row `newest`. A full segment ends, and the next one starts."""
         journal = self._scout.journal
         while self._row < newest:
-            missing = SEGMENT_SEARCHES - self._searches
-            searches = read_rows(journal, "search", after=self._row, until=newest, limit=missing)
-            is_full = len(searches) == missing
-            end = max(row for row, _ in searches) if is_full else newest
-            calls = read_rows(journal, "call", after=self._row, until=end, limit=MAX_SEGMENT_CALLS)
-            self._read_segment(searches, calls)
-            self._row = end
+            n_missing = SEGMENT_SEARCHES - self._searches
+            searches = read_rows(journal, "search", after=self._row, until=newest, limit=n_missing)
+            is_full = len(searches) == n_missing
+            until = max(row for row, _ in searches) if is_full else newest
+            calls = read_rows(journal, "call", after=self._row, until=until, limit=MAX_SEGMENT_CALLS)
+            self._read_segment(state, searches, calls)
+            self._row = until
             if is_full:
-                state.segment, state.start = state.segment + 1, end
+                state.segment, state.start = state.segment + 1, until
                 state.watched += self._searches
                 self._save(state)
-                self._start_segment()
+                self._start_segment(state)
 
-    def _read_segment(self, searches: Rows, calls: Rows) -> None:
+    def _read_segment(self, state: _DriftState, searches: Rows, calls: Rows) -> None:
         """Pass searches and calls to the tests in the order in which they happened."""
         readable = [(row, search) for row, search in searches if _is_readable(search["query"])]
         vectors = self._encode(readable) if readable else np.zeros((0, 1), dtype=np.float32)
@@ -360,44 +364,44 @@ class DriftWatch:
         paths = self._read_paths(call["tool"] for _, call in calls)
         for row, event in sorted([*searches, *calls], key=lambda entry: entry[0]):
             if event["event"] == "call":
-                self._observe_call(event, paths.get(event["tool"], ()))
+                self._observe_call(state, event, paths.get(event["tool"], ()))
                 continue
             self._searches += 1
-            self._observe("abstention", "", float(not event["shown"]), event)
-            if row not in index_of_row:
+            self._observe(state, "abstention", "", float(not event["shown"]), event)
+            if row not in index_of_row:  # the journal has only a hash of the query
                 continue
             index = index_of_row[row]
             for what, values in values_by_test.items():
-                self._observe(what, "", values[index], event)
-                if what == "requests" and values[index] > self._usual_distance:
+                self._observe(state, what, "", values[index], event)
+                is_strange = what == "requests" and values[index] > self._usual_distance
+                if is_strange:
                     self._strange.append(_StrangeRequest(row, event["caller"], vectors[index]))
 
-    def _observe_call(self, call: dict[str, Any], path: tuple[str, ...]) -> None:
+    def _observe_call(self, state: _DriftState, call: dict[str, Any], path: tuple[str, ...]) -> None:
         """Pass a call to the tests of all calls, and of its server, group and tool; `path` is the path of the tool."""
         failed = float(not call["ok"])
         if call["tool"] not in self._reference_tools:
             self._new_tools[call["tool"]] += 1
-        self._observe("success", "", failed, call)
+        self._observe(state, "success", "", failed, call)
         for what, name in _list_names(call["tool"], path):
-            self._observe(what, name, failed, call)
+            self._observe(state, what, name, failed, call)
 
-    def _observe(self, what: str, name: str, value: float, event: dict[str, Any]) -> None:
+    def _observe(self, state: _DriftState, what: str, name: str, value: float, event: dict[str, Any]) -> None:
         """Pass a value to a test, and raise an alarm if the test rejects and raised none before.
 
         Args:
+            state: gets the alarm.
             what: one of `DRIFT_KINDS`.
             name: of the server, group or tool; empty otherwise.
             value: what the test compares.
             event: the search or call.
         """
-        assert self._state is not None
         test = self._find_failure_test(what, name) if what in FAILING else self._tests.get((what, name))
-        if test is None:
+        if test is None:  # the champion's time has too little to compare with
             return
         test.observe(value, event["at"], draw_uniform(what, name, event["uid"]))
-        alarms = self._state.alarms
-        if test.rejects and not any((alarm.what, alarm.name) == (what, name) for alarm in alarms):
-            alarms.append(test.make_alarm(what, name))
+        if test.rejects and (what, name) not in [(alarm.what, alarm.name) for alarm in state.alarms]:
+            state.alarms.append(test.make_alarm(what, name))
 
     # --- the report
 
@@ -492,23 +496,25 @@ def _list_names(tool: str, path: tuple[str, ...]) -> list[tuple[str, str]]:
         tool: id of the tool.
         path: of the tool; it may begin with the source, which is no group.
     """
-    source = tool.partition("/")[0]
-    groups = path[1:] if path[:1] == (source,) else path
+    source, _, _ = tool.partition("/")
+    groups = path[1:] if path and path[0] == source else path
     names = [("server", source), ("tool", tool)]
-    return [*names, ("group", "/".join((source, *groups)))] if groups else names
+    if groups:
+        names.append(("group", "/".join((source, *groups))))
+    return names
 
 
 def _find_topics(strange: Iterable[_StrangeRequest]) -> list[Topic]:
     """Group strange requests: each joins the first group with a first request close to it, or begins a new group."""
     groups: list[list[_StrangeRequest]] = []
     for request in strange:
-        close = (group for group in groups if float(group[0].vector @ request.vector) >= MIN_TOPIC_COSINE)
-        group = next(close, None)
+        close_groups = (group for group in groups if float(group[0].vector @ request.vector) >= MIN_TOPIC_COSINE)
+        group = next(close_groups, None)
         if group is None:
             groups.append([request])
         else:
             group.append(request)
-    groups.sort(key=lambda group: (-len(group), group[0].row))
+    groups.sort(key=lambda group: (-len(group), group[0].row))  # the largest first, of equal ones the oldest
     return [
         Topic(
             size=len(group),

@@ -103,37 +103,43 @@ def advise(alarms: Sequence[Alarm], *, has_model: bool, new_tools: Sequence[str]
     advice: list[str] = []
     sentences = [describe_alarm(alarm) for alarm in _name_each_failure_once(open_alarms)]
     kinds = {alarm.what for alarm in open_alarms}
-    if kinds & set(FAILING):
+    something_fails = not kinds.isdisjoint(FAILING)
+    requests_changed = not kinds.isdisjoint(("requests", "words", "meanings"))
+    if something_fails:
         advice.append("repair")
         sentences.append("Look at what fails (toolscout status).")
-    if kinds & {"requests", "words", "meanings"}:
+    if requests_changed:
         advice.append("learn")
         if new_tools:
             names = ", ".join(new_tools[:MAX_NAMES])
             sentences.append(f"Tools are called that nobody called before: {names}.")
         sentences.append("To fit and test a model on the new requests, run  toolscout learn")
-    elif kinds & {"abstention", "success"} and not kinds & set(FAILING):
-        advice.append("rollback" if has_model else "learn")
+    elif has_model and not something_fails:  # only abstentions or the successes of all calls changed
+        advice.append("rollback")
         sentences.append(
             "The requests are the same, so the champion may be worse. Take it back with  toolscout rollback"
-            if has_model
-            else "To fit and test a model on the newest requests, run  toolscout learn"
         )
+    elif not something_fails:
+        advice.append("learn")
+        sentences.append("To fit and test a model on the newest requests, run  toolscout learn")
     return tuple(advice), " ".join(sentences)
 
 
 def _name_each_failure_once(alarms: Sequence[Alarm]) -> list[Alarm]:
-    """Leave out groups and tools of a failing server, tools of a failing group, and the total that they explain."""
+    """Leave out alarms that another alarm explains, such as the alarm of a tool if its whole server fails."""
     servers = {alarm.name for alarm in alarms if alarm.what == "server"}
-    groups = tuple(f"{alarm.name}/" for alarm in alarms if alarm.what == "group")
-    any_fails = any(alarm.what in FAILING for alarm in alarms)
-    return [
-        alarm
-        for alarm in alarms
-        if not (alarm.what in ("group", "tool") and alarm.name.partition("/")[0] in servers)
-        and not (alarm.what == "tool" and groups and alarm.name.startswith(groups))
-        and not (alarm.what == "success" and any_fails)
-    ]
+    group_prefixes = tuple(f"{alarm.name}/" for alarm in alarms if alarm.what == "group")
+    something_fails = any(alarm.what in FAILING for alarm in alarms)
+
+    def is_explained(alarm: Alarm) -> bool:
+        if alarm.what == "success":  # of all calls
+            return something_fails
+        source, _, _ = alarm.name.partition("/")
+        by_server = alarm.what in ("group", "tool") and source in servers
+        by_group = alarm.what == "tool" and alarm.name.startswith(group_prefixes)
+        return by_server or by_group
+
+    return [alarm for alarm in alarms if not is_explained(alarm)]
 
 
 def describe_alarm(alarm: Alarm) -> str:
@@ -144,7 +150,7 @@ def describe_alarm(alarm: Alarm) -> str:
             f"The {alarm.what} {alarm.name} fails: {alarm.after:.0%} of {alarm.count:,} calls since {since} "
             f"failed, {alarm.before:.0%} before."
         )
-    form = ".0%" if alarm.what in ("abstention", "success") else ".2f"
+    spec = ".0%" if alarm.what in ("abstention", "success") else ".2f"  # shares are written as percentages
     nouns = {"requests": "mean distance", "abstention": "share", "success": "share of failures"}
     noun = nouns.get(alarm.what, "mean score")
-    return f"{TRAFFIC_CHANGES[alarm.what]}, since {since}: {noun} {alarm.after:{form}}, {alarm.before:{form}} before."
+    return f"{TRAFFIC_CHANGES[alarm.what]}, since {since}: {noun} {alarm.after:{spec}}, {alarm.before:{spec}} before."
