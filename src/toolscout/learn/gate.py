@@ -63,7 +63,7 @@ GUARDED_MEASURES: Final = ("recall@5", "comp@5")
 LEVEL: Final = 0.05  # significance level of all comparisons with one champion together
 SIGN_FLIPS: Final = 10_000  # random sign flips of a paired test
 GUARD_SIGN_FLIPS: Final = 2_000  # fewer for tests that can only refuse
-MIN_FLIPS_BELOW: Final = 2  # below so many expected flips, a bound replaces the test
+MIN_FLIPS_BELOW: Final = 2  # if a level leaves room for fewer flips, a bound replaces the p of the test
 MAX_LOSS: Final = 0.02  # a significant loss of a measure or slice may be at most this
 MIN_SLICE_QUERIES: Final = 30  # smaller slices are not guarded
 MAX_OUTSIDE_LOSS: Final = 0.01
@@ -94,7 +94,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
         """Return the weight of each query in ascending order of id, `(n,)`, mean 1.
 
         A query weighs the mean weight of its calls. If the queries of a caller together weigh more than
-        `limit_per_caller` allows, they are scaled down to that. It counts a weight of 1 as one example.
+        `limit_per_caller` allows, they are scaled down to that limit.
         """
         ids = sorted(self.qrels)
         callers = [self.callers[query] for query in ids]
@@ -102,7 +102,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
         sums: defaultdict[str, float] = defaultdict(float)
         for who, weight in zip(callers, call_weights, strict=True):
             sums[who] += weight
-        cap = limit_per_caller({who: math.ceil(total) for who, total in sums.items()})
+        cap = limit_per_caller({who: math.ceil(total) for who, total in sums.items()})  # its limit is on whole numbers
         scales = [1.0 if who in self.trusted else min(1.0, cap / sums[who]) for who in callers]
         weights = np.array(scales) * np.array(call_weights)
         return np.asarray(weights / weights.mean())
@@ -159,13 +159,12 @@ def find_outside_loss(
     Returns:
         See `compare_outside`.
     """
-    if len(queries) < MIN_OUTSIDE_QUERIES:
+    if not queries:
         return None
     gold = {query.id: dict.fromkeys(query.tools, 1.0) for query in queries}
-    candidate_recalls, champion_recalls = (
-        metrics.score(run, gold, [OUTSIDE_MEASURE]).values[OUTSIDE_MEASURE] for run in (candidate, champion)
-    )
-    return compare_outside(candidate_recalls, champion_recalls, seed)
+    candidate_scores = metrics.score(candidate, gold, [OUTSIDE_MEASURE])
+    champion_scores = metrics.score(champion, gold, [OUTSIDE_MEASURE])
+    return compare_outside(candidate_scores.values[OUTSIDE_MEASURE], champion_scores.values[OUTSIDE_MEASURE], seed)
 
 
 def compare_outside(
@@ -243,7 +242,6 @@ def judge(
         name: _compare_measure(ours, theirs, name, weights, seed, level if name == DECIDING_MEASURE else LEVEL)
         for name in measures
     }
-    # Without the untrusted caller who favours the candidate most; nobody may decide alone.
     without = _test_without_favourite(ours, theirs, sample, weights, seed, level)
     slices = _compare_slices(ours, theirs, sample.groups, weights, seed)
     reasons = [
@@ -283,19 +281,23 @@ def _explain_no_gain(
         look: number of this comparison.
         level: the p that the comparison needs.
     """
-    if test["difference"] <= 0 or test["p"] >= level:
+    if not _is_gain(test, level):
         low, high = (100 * bound for bound in test["ci95"])
         return [
             f"it is not better: {DECIDING_MEASURE} {100 * test['candidate']:.1f} against {100 * test['champion']:.1f}, "
             f"difference {100 * test['difference']:+.1f} (95 % interval {low:+.1f} to {high:+.1f}, p {test['p']:.3f}; "
             f"comparison {look} with this champion needs p < {level:.2g})"
         ]
-    if without is not None and (without.get("difference", 0.0) <= 0 or without["p"] >= level):
-        who = without["caller"]
+    if without is not None and not _is_gain(without, level):
+        favourite = without["caller"]
         if len(set(sample.callers.values())) == 1:
-            return [f"all requests come from one caller ({who})"]
-        return [f"without the requests of {who} it is not better"]
+            return [f"all requests come from one caller ({favourite})"]
+        return [f"without the requests of {favourite} it is not better"]
     return []
+
+
+def _is_gain(test: Mapping[str, Any], level: float) -> bool:
+    return bool(test["difference"] > 0 and test["p"] < level)
 
 
 def _explain_worse_first_place(test: Mapping[str, Any]) -> list[str]:
@@ -340,11 +342,12 @@ def _compare(
 ) -> dict[str, object]:
     """Test the weighted values of the candidate against those of the champion, `(n,)` each.
 
-    If `level` is too low for a test with random flips of signs, p is an upper bound. The level alone selects the test
-    or the bound. So either way, chance puts p below the level no more often than the level says.
+    A test with `SIGN_FLIPS` flips cannot return a p below a very low `level`. Then `bound_p` replaces its p. The choice
+    depends on the level only: taking the smaller p of both would promote by chance more often than the level allows.
     """
     test = _describe_test(metrics.paired_test(ours, theirs, seed, SIGN_FLIPS))
-    if level * (SIGN_FLIPS + 1) < MIN_FLIPS_BELOW:
+    flips_below_level = level * (SIGN_FLIPS + 1)
+    if flips_below_level < MIN_FLIPS_BELOW:
         test["p"] = bound_p(ours - theirs)
     return test
 
@@ -364,32 +367,34 @@ def _describe_test(test: PairedComparison) -> dict[str, object]:
 def _test_without_favourite(
     ours: PerQuery, theirs: PerQuery, sample: Sample, weights: npt.NDArray[np.float64], seed: int, level: float
 ) -> dict[str, object] | None:
-    """Repeat the deciding test without the untrusted caller who favours the candidate most.
+    """Repeat the deciding test without the untrusted caller whose requests gain the candidate most.
 
     Returns:
         The test and that caller; p is 1 if nobody else made a request. None: all callers are trusted.
     """
-    gains: defaultdict[str, float] = defaultdict(float)
     callers = [sample.callers[query] for query in ours.ids]
     differences = ours.values[DECIDING_MEASURE] - theirs.values[DECIDING_MEASURE]
+    gains: defaultdict[str, float] = defaultdict(float)  # by caller
     for who, gain in zip(callers, differences * weights, strict=True):
         gains[who] += float(gain)
-    suspects: Collection[str] = [who for who in sorted(gains) if who not in sample.trusted]
-    if not suspects:
+    untrusted = [who for who in sorted(gains) if who not in sample.trusted]
+    if not untrusted:
         return None
-    favourite = max(suspects, key=gains.__getitem__)
+    favourite = max(untrusted, key=gains.__getitem__)
     by_others = np.array([who != favourite for who in callers])
     if not by_others.any():
         return {"caller": favourite, "difference": 0.0, "p": 1.0}
-    candidate, champion = (_weigh_rows(scores, weights, by_others) for scores in (ours, theirs))
+    candidate = _weigh_rows(ours, weights, by_others)
+    champion = _weigh_rows(theirs, weights, by_others)
     return {"caller": favourite} | _compare(candidate, champion, seed, level)
 
 
 def _weigh_rows(
-    scores: PerQuery, weights: npt.NDArray[np.float64], rows: npt.NDArray[np.bool_]
+    scores: PerQuery, weights: npt.NDArray[np.float64], mask: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.float64]:
-    """Return the weighted deciding measure of the queries in `rows`; their weights are scaled to mean 1 among them."""
-    return np.asarray(scores.values[DECIDING_MEASURE][rows] * weights[rows] / weights[rows].mean())
+    """Return the weighted deciding measure of some queries. Their weights are scaled so that their mean is 1 again."""
+    selected = weights[mask]
+    return np.asarray(scores.values[DECIDING_MEASURE][mask] * selected / selected.mean())
 
 
 def _compare_slices(
@@ -403,10 +408,10 @@ def _compare_slices(
     table: dict[str, dict[str, dict[str, Any]]] = {}
     for name, labels in groups.items():
         for label in sorted(set(labels.values())):
-            rows = np.array([labels.get(query) == label for query in ours.ids])
-            candidate, champion = (_weigh_rows(scores, weights, rows) for scores in (ours, theirs))
+            in_slice = np.array([labels.get(query) == label for query in ours.ids])
+            candidate, champion = _weigh_rows(ours, weights, in_slice), _weigh_rows(theirs, weights, in_slice)
             test = metrics.paired_test(candidate, champion, seed, n=GUARD_SIGN_FLIPS)
-            row = {"n": int(rows.sum()), "difference": test.difference, "p": test.p}
+            row = {"n": int(in_slice.sum()), "difference": test.difference, "p": test.p}
             table.setdefault(name, {})[label] = row
     return table
 

@@ -91,8 +91,9 @@ def check_manifest(folder: object, manifest: Manifest) -> None:
         raise _refuse(folder, f"its manifest has a value that is not valid: {error}") from None
     if floors is None:
         return
-    n_budgets = len(floors.budgets)  # each has two floors: of need, and of fit (empty: fit is not judged)
-    if not n_budgets or len(floors.need) != n_budgets or len(floors.fit) not in (0, n_budgets):
+    n_budgets = len(floors.budgets)
+    is_fit_valid = len(floors.fit) in (0, n_budgets)  # a model without floors of fit judges only the need
+    if n_budgets == 0 or len(floors.need) != n_budgets or not is_fit_valid:
         raise _refuse(folder, "its floors do not belong to its budgets")
 
 
@@ -112,19 +113,27 @@ def check_model(model: Model, method: object, options_type: type[msgspec.Struct]
     except (msgspec.ValidationError, UserError) as error:
         raise _refuse(model.folder, f"a setting of it is not valid: {error}") from None
     for name, array in model.arrays.items():
-        with np.errstate(all="ignore"):  # a sum with a value that is not finite is not finite, and needs no mask
-            is_finite = array.dtype.kind != "f" or np.isfinite(array.sum(dtype=np.float64))
-        if not is_finite:
+        if array.dtype.kind == "f" and not _is_finite(array):
             raise _refuse(model.folder, f"its array {name!r:.80} has values that are no numbers")
-    if isinstance(method, DeclaringMethod):
-        lengths = {"tools": manifest.n_tools, **({"dim": manifest.encoder.dim} if manifest.encoder else {})}
-        try:
-            declared = method.declare(options, model.arrays)
-            if missing := [name for name in declared.settings if getattr(options, name) is None]:
-                raise ValueError(f"its setting {missing[0]!r} has no value")
-            check_arrays(model.arrays, declared.arrays, lengths)
-        except ValueError as error:
-            raise _refuse(model.folder, str(error)) from None
+    if not isinstance(method, DeclaringMethod):
+        return
+    lengths = {"tools": manifest.n_tools}
+    if manifest.encoder is not None:
+        lengths["dim"] = manifest.encoder.dim
+    try:
+        declared = method.declare(options, model.arrays)
+        for name in declared.settings:
+            if getattr(options, name) is None:
+                raise ValueError(f"its setting {name!r} has no value")
+        check_arrays(model.arrays, declared.arrays, lengths)
+    except ValueError as error:
+        raise _refuse(model.folder, str(error)) from None
+
+
+def _is_finite(array: Array) -> bool:
+    """Return whether all values are finite: only then is their sum finite, and a sum needs no mask of the array."""
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(array.sum(dtype=np.float64)))
 
 
 def _refuse(folder: object, reason: str) -> StoreError:
@@ -149,14 +158,15 @@ def check_arrays(arrays: Arrays, rules: Mapping[str, ArrayRule], lengths: Mappin
             raise ValueError(f"its array {name!r} is missing")
         array, axes = arrays[name], rule.axes.split()
         content, _, _ = rule.content.partition(" ")
-        is_kind = array.dtype.kind in DTYPE_KINDS[content]
-        if array.ndim != len(axes) or not is_kind or array.dtype == np.uint64:  # no position and no index is that large
+        # uint64 is unsigned too, but numpy cannot use it for positions, and no position needs it.
+        has_type = array.dtype.kind in DTYPE_KINDS[content] and array.dtype != np.uint64
+        if not has_type or array.ndim != len(axes):
             raise ValueError(f"its array {name!r} has the type {array.dtype} and the shape {array.shape}")
         for axis, length in zip(axes, array.shape, strict=True):
             _check_axis(name, axis, length, known)
     for name, rule in rules.items():
         content, _, axis = rule.content.partition(" ")
-        if axis and not _fits(arrays[name], content, known[axis]):
+        if axis and not _are_positions_valid(arrays[name], content, known[axis]):
             raise ValueError(f"its array {name!r} has positions outside of the {known[axis]:,} {axis}")
 
 
@@ -177,13 +187,18 @@ def _check_axis(name: str, axis: str, length: int, known: dict[str, int]) -> Non
     known_length = sum(int(term) if term.isdigit() else known[term] for term in terms if term not in new_names)
     if new_names:
         known[new_names[0]] = length - known_length
-    if length < known_length or (length > known_length and not new_names):
+        is_valid = length >= known_length
+    else:
+        is_valid = length == known_length
+    if not is_valid:
         raise ValueError(f"its array {name!r} has the length {length:,} where its {axis} are {known_length:,}")
 
 
-def _fits(array: Array, content: str, length: int) -> bool:
-    """Tell whether `places` are positions on an axis of this length, or `starts` divide it into rows."""
+def _are_positions_valid(array: Array, content: str, length: int) -> bool:
+    """Return whether `places` are positions on an axis of this length, or `starts` divide it into rows."""
+    if not array.size:
+        return content == "places"  # `starts` of a table without rows still begin with 0
     if content == "places":
-        return not array.size or (int(array.min()) >= 0 and int(array.max()) < length)
+        return int(array.min()) >= 0 and int(array.max()) < length
     row_lengths = np.diff(array.astype(np.int64))
-    return bool(array.size and array[0] == 0 and array[-1] == length and (row_lengths >= 0).all())
+    return bool(array[0] == 0 and array[-1] == length and (row_lengths >= 0).all())

@@ -39,9 +39,8 @@ MIN_HIDDEN_TOOLS: Final = 1.5  # that such a query needs in the mean; for one to
 HIDDEN_UNITS: Final = 512
 LINEAR_RATE: Final = 0.3
 HIDDEN_RATE: Final = 0.02
-HIDDEN_PATIENCE: Final = (
-    3  # epochs without gain before training ends; it is 1 without a hidden layer, because gains are smoother
-)
+HIDDEN_PATIENCE: Final = 3  # epochs without gain before training ends
+LINEAR_PATIENCE: Final = 1  # the same without a hidden layer, where gains are smoother
 DROPPED: Final = 0.3  # share of the hidden units that a training step leaves out
 
 
@@ -105,7 +104,8 @@ class Head:
         `weight`: the exponent w of the sets, see `ToolSets.join`.
         """
         tools, sets = np.split(logits.astype(np.float64), [self.n_tools], axis=1)
-        return self.sets.join(softmax(tools), softmax(sets) if len(self.sets) else sets, weight)
+        set_probabilities = softmax(sets) if len(self.sets) else sets  # softmax needs a column
+        return self.sets.join(softmax(tools), set_probabilities, weight)
 
 
 class Training:
@@ -118,10 +118,12 @@ class Training:
         self.options: MlcLightOptions = data.options
         self.rng = np.random.default_rng(data.resources.run.seed)
         n_tools = len(data.lesson.tools)
-        self.ngrams = Ngrams.of(data.features[:n])
-        self.bags, self.rows, self.gold = self.ngrams.make_bags(data.features[:n]), data.rows[:n], data.gold[:n]
-        sets, self.set_of = ToolSets.group(self.gold)  # the sets, and the number of each query's set
-        hidden = choose_hidden(self.options.hidden, data.gold[: data.n_train])  # the same whatever `n`
+        features, self.rows, self.gold = data.features[:n], data.rows[:n], data.gold[:n]
+        self.ngrams = Ngrams.of(features)
+        self.bags = self.ngrams.make_bags(features)
+        sets, self.set_of = ToolSets.group(self.gold)  # `set_of` has the number of each query's set
+        # The size is chosen by train alone, so that the final model has the layers that dev was measured with.
+        hidden = choose_hidden(self.options.hidden, data.gold[: data.n_train])
         self.rate = self.options.rate or (HIDDEN_RATE if hidden else LINEAR_RATE)
         weights = self._draw_weights(self.ngrams.keys.size, self.rows.shape[1], hidden, n_tools + len(sets))
         self.head = Head(weights, sets, n_tools)
@@ -158,7 +160,7 @@ class Training:
         if weights.out is None:
             loss, gradient = self._measure_loss(sums, batch)
         else:
-            # ReLU and dropout: a unit that is kept counts for those that are left out.
+            # ReLU and dropout. Kept units are scaled up, because a search later uses all of them.
             is_kept = (sums > 0) & (self.rng.random(sums.shape, dtype=np.float32) >= DROPPED)
             factors: Vectors = is_kept.astype(np.float32) / np.float32(1 - DROPPED)
             units = _add_ones(sums * factors)
@@ -210,13 +212,51 @@ def choose_hidden(hidden: int | None, gold: Sequence[Places]) -> int:
     """
     if hidden is not None:
         return hidden
-    n_tools = sum(map(len, gold))
-    return HIDDEN_UNITS if len(gold) >= MIN_HIDDEN_QUERIES and n_tools >= MIN_HIDDEN_TOOLS * len(gold) else 0
+    if len(gold) < MIN_HIDDEN_QUERIES:
+        return 0
+    tools_per_query = sum(map(len, gold)) / len(gold)
+    return HIDDEN_UNITS if tools_per_query >= MIN_HIDDEN_TOOLS else 0
 
 
 def _add_ones(rows: Vectors) -> Vectors:
     """Return rows with a one at the end, for the bias."""
     return np.concatenate([rows, np.ones((len(rows), 1), np.float32)], axis=1)
+
+
+class _BestEpoch(NamedTuple):
+    """The classifier after the epoch that was best on dev. With `refit`, `head` has the weights of the last epoch."""
+
+    number: int
+    quality: float
+    set_weight: float  # the weight of the sets of tools that gave this quality
+    usage_on_dev: Scores
+    head: Head
+
+
+def _find_best_epoch(data: FitData, training: Training) -> _BestEpoch:
+    """Train until the quality on dev no longer grows, or for the number of epochs in the options."""
+    options, head = data.options, training.head
+    bags, rows = training.ngrams.make_bags(data.features[data.n_train :]), data.rows[data.n_train :]  # of dev
+    if options.sets is not None:
+        set_weights: tuple[float, ...] = (options.sets,)
+    else:  # without sets, their weight changes nothing
+        set_weights = SET_WEIGHT_GRID if len(head.sets) else SET_WEIGHT_GRID[:1]
+    patience = LINEAR_PATIENCE if head.weights.out is None else HIDDEN_PATIENCE
+    best = _BestEpoch(0, -1.0, 0.0, head.usage(head.logits(bags, rows), 0.0), head)
+    for epoch in range(1, (options.epochs or options.most_epochs) + 1):
+        loss = training.run_epoch()
+        logits = head.logits(bags, rows)
+        qualities = {weight: data.quality(head.usage(logits, weight)) for weight in set_weights}
+        weight = choose_best(set_weights, qualities.__getitem__)
+        quality = qualities[weight]
+        data.resources.say(f"epoch {epoch}: loss {loss:.3f}, ndcg@5 and comp@5 on dev {quality:.4f}")
+        is_fixed = options.epochs is not None  # then the last epoch is used, whatever its quality
+        if is_fixed or quality >= best.quality + MIN_EPOCH_GAIN:
+            best_head = head if options.refit else copy.deepcopy(head)
+            best = _BestEpoch(epoch, quality, weight, head.usage(logits, weight), best_head)
+        elif epoch - best.number >= patience:
+            break
+    return best
 
 
 class MlcLight(UsageMethod):
@@ -230,50 +270,25 @@ class MlcLight(UsageMethod):
 
         With `refit`, `Estimate.usage` is by the weights of the last epoch, since no copy of the best ones is kept.
         """
-        resources, options = data.resources, data.options
         training = Training(data, data.n_train)
-        bags, rows = training.ngrams.make_bags(data.features[data.n_train :]), data.rows[data.n_train :]  # of dev
-        best_quality, best_epochs, best_weight = -1.0, 0, 0.0
-        head, usage_on_dev = training.head, training.head.usage(training.head.logits(bags, rows), 0.0)
-        if options.sets is not None:
-            set_weights: tuple[float, ...] = (options.sets,)
-        else:  # without sets, their weight changes nothing
-            set_weights = SET_WEIGHT_GRID if len(training.head.sets) else SET_WEIGHT_GRID[:1]
-        patience = HIDDEN_PATIENCE if training.head.weights.out is not None else 1
-        for epoch in range(1, (options.epochs or options.most_epochs) + 1):
-            loss = training.run_epoch()
-            dev_logits = training.head.logits(bags, rows)
-            qualities = {weight: data.quality(training.head.usage(dev_logits, weight)) for weight in set_weights}
-            weight = choose_best(set_weights, qualities.__getitem__)
-            resources.say(f"epoch {epoch}: loss {loss:.3f}, ndcg@5 and comp@5 on dev {qualities[weight]:.4f}")
-            if options.epochs or qualities[weight] >= best_quality + MIN_EPOCH_GAIN:  # a fixed number of epochs is used
-                best_quality, best_epochs, best_weight = qualities[weight], epoch, weight
-                usage_on_dev = training.head.usage(dev_logits, weight)
-                if not options.refit:
-                    head = copy.deepcopy(training.head)
-            elif epoch - best_epochs >= patience:
-                break
+        best = _find_best_epoch(data, training)
 
         def finish() -> Arrays:
             """Return the arrays of the model. With `refit`, train on train and dev, for the epochs that dev chose."""
-            final, final_head = training, head
-            if options.refit:
-                resources.say(f"training on train and dev, {best_epochs} epochs")
+            ngrams, head = training.ngrams, best.head
+            if data.options.refit:
+                data.resources.say(f"training on train and dev, {best.number} epochs")
                 final = Training(data, data.n_final)
-                for _ in range(best_epochs):
+                for _ in range(best.number):
                     final.run_epoch()
-                final_head = final.head
-            return {
-                "keys": final.ngrams.keys,
-                "rarity": final.ngrams.rarity,
-                **{name: layer for name, layer in final_head.weights._asdict().items() if layer is not None},
-                **final_head.sets.arrays(),
-            }
+                ngrams, head = final.ngrams, final.head
+            layers = {name: layer for name, layer in head.weights._asdict().items() if layer is not None}
+            return {"keys": ngrams.keys, "rarity": ngrams.rarity, **layers, **head.sets.arrays()}
 
         return Estimate(
-            dev=usage_on_dev,
-            usage=_make_usage(head, training.ngrams, best_weight),
-            chosen={"epochs": best_epochs, "sets": best_weight},
+            dev=best.usage_on_dev,
+            usage=_make_usage(best.head, training.ngrams, best.set_weight),
+            chosen={"epochs": best.number, "sets": best.set_weight},
             finish=finish,
         )
 
