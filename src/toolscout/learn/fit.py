@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -87,8 +88,8 @@ class FitJob:
     @property
     def identity(self) -> str:
         """Digest of everything that determines the model. Fits with equal digests give equal models."""
-        encoder, lesson, revision = self.workspace.encoder, self.lesson, self.recipe.revision
-        encoder_mark = encoder if encoder is None or isinstance(encoder, str) else encoder.fingerprint
+        encoder, lesson, recipe = self.workspace.encoder, self.lesson, self.recipe
+        encoder_mark = encoder if isinstance(encoder, str | None) else encoder.fingerprint
         marks = [lesson.fingerprint, model_store.fingerprint_catalogue(lesson.tools)]
         if self.base is not None:
             marks.append(self.base.identity)
@@ -96,10 +97,10 @@ class FitJob:
             marks.append(lesson.no_tool.fingerprint)
         if self.workspace.settings.index not in BUILT_IN_INDEXES:  # a plug-in's index may find other neighbours
             marks.append(self.workspace.settings.index)
-        method = self.recipe.method
-        if isinstance(method, AskingMethod) and (versions := method.prompt_versions(self.options)):
+        versions = recipe.method.prompt_versions(self.options) if isinstance(recipe.method, AskingMethod) else ()
+        if versions:
             marks.append(digest("llm/1", [self.workspace.settings.llm, *versions]))
-        name = self.recipe.name if revision == 1 else f"{self.recipe.name}/{revision}"
+        name = recipe.name if recipe.revision == 1 else f"{recipe.name}/{recipe.revision}"
         options = msgspec.structs.asdict(self.options)
         return digest("fit/1", [toolscout.__version__, name, options, self.workspace.seed, encoder_mark, *marks])
 
@@ -169,9 +170,8 @@ def _use_full_ids(qrels: Qrels, full_ids: Mapping[str, str]) -> Qrels:
 def fit_abstention_floors(lesson: Lesson) -> Floors:
     """Fit the thresholds of the bundled abstention decision on queries of a lesson. Each of them has a fitting tool."""
     queries = [*lesson.dev, *lesson.train]
-    step = -(-len(queries) // MAX_ABSTENTION_QUERIES)  # rounded up
-    sample = queries[::step]
-    return decision.fit_floors(HomeResources(), Catalogue.of(lesson.tools), lesson.texts_of(sample))
+    step = math.ceil(len(queries) / MAX_ABSTENTION_QUERIES)
+    return decision.fit_floors(HomeResources(), Catalogue.of(lesson.tools), lesson.texts_of(queries[::step]))
 
 
 # --- planning a fit ---------------------------------------------------------------------------------------------------
@@ -199,6 +199,7 @@ def plan_fit(
     Raises:
         UserError: if the recipe cannot be fitted with these arguments.
     """
+    # The thresholds take long, so they are fitted when a model is saved, and once for the recipe and its base.
     fit_floors = fit_floors or functools.cache(functools.partial(fit_abstention_floors, lesson))
     chosen = registry.recipe(recipe) if isinstance(recipe, str) else recipe
     own_changes, base_changes = _split_changes(changes or {})
@@ -210,7 +211,8 @@ def plan_fit(
     if chosen.encodes and isinstance(encoder, str):
         encoder = encoders.load(encoder, workspace.settings)
     workspace = dataclasses.replace(workspace, encoder=encoder)
-    base, base_name = None, getattr(options, "base", None)
+    base: Base | None = None
+    base_name = getattr(options, "base", None)
     if base_name is not None:
         _check_base(chosen, base_name)
         base = _fit_base(base_name, lesson, workspace, base_changes, fit_floors)
@@ -255,14 +257,15 @@ def _split_changes(changes: Mapping[str, object]) -> tuple[dict[str, object], di
 
 
 def _add_base_settings(name: str, changes: Mapping[str, object]) -> dict[str, object]:
-    """Return the changed options of a recipe with `BASE_SETTINGS`, its defaults when it is a base."""
+    """Return the changed options of a base, with `BASE_SETTINGS` for those of its options that are not changed."""
     method = registry.recipe(name).method
     fields = method.options_type.__struct_fields__ if method.needs_usage else ()
-    return {**{name: value for name, value in BASE_SETTINGS.items() if name in fields}, **changes}
+    defaults = {option: value for option, value in BASE_SETTINGS.items() if option in fields}
+    return {**defaults, **changes}
 
 
 def _require_packages(recipe: Recipe) -> None:
-    """Require the packages that a fit needs at its end. It is asked before the base is fitted, which takes long.
+    """Require the packages that a fit needs at its end, so that a missing one is noticed before anything is fitted.
 
     Raises:
         MissingExtra: naming the package.
@@ -277,8 +280,11 @@ def _check_base(recipe: Recipe, base: str) -> None:
     Raises:
         ConfigError: naming what is possible.
     """
-    rule, method = recipe.method.base, registry.recipe(base).method  # the rule names an option that a base must have
-    if rule is not None and not (method.needs_usage and rule.option in method.options_type.__struct_fields__):
+    rule, method = recipe.method.base, registry.recipe(base).method
+    if rule is None:  # the recipe can build on any other
+        return
+    has_option = rule.option in method.options_type.__struct_fields__
+    if not method.needs_usage or not has_option:
         raise ConfigError(f"--set base: expected {rule.description}, found {base}")
 
 
@@ -289,7 +295,7 @@ def _fit_base(
     changes: Mapping[str, object],
     fit_floors: Callable[[], Floors],
 ) -> Base:
-    """Fit the base with the same encoder. A base that is fitted already is read; one without a fit is only built."""
+    """Fit the base with the same encoder, or read its model if there is one. A base that needs no fit is only built."""
     catalogue = Catalogue.of(lesson.tools)
     if not registry.recipe(name).is_fitted:
         if changes:
@@ -302,9 +308,9 @@ def _fit_base(
     if lesson.no_tool is not None:  # only the recipe that builds on the base learns to abstain
         lesson = dataclasses.replace(lesson, no_tool=None)
     resumable = dataclasses.replace(workspace, resume=True)
-    anywhere = workspace.settings.home  # `on_shelf` names the folder
-    job = plan_fit(name, lesson, resumable, anywhere, all_changes, fit_floors=fit_floors)
-    base_origins = dict.fromkeys(set(all_changes) - set(changes), "base")
+    placeholder = workspace.settings.home  # `on_shelf` replaces it by a folder that the planned job names
+    job = plan_fit(name, lesson, resumable, placeholder, all_changes, fit_floors=fit_floors)
+    base_origins = dict.fromkeys(all_changes.keys() - changes.keys(), "base")
     job = on_shelf(dataclasses.replace(job, origins={**job.origins, **base_origins}))
     model = fit(job)
     if model.manifest.data.refit:
@@ -371,10 +377,11 @@ def fit(job: FitJob) -> Model:
     say = job.workspace.say
     for line in _describe_fit(job):
         say(line)
-    on_the_shelf = job.out.parent == job.shelf
+    is_on_shelf = job.out.parent == job.shelf
     if job.out.exists():
-        manifest = _read_former(job, replace_damaged=on_the_shelf)
-        if job.workspace.resume and manifest is not None and manifest.job == job.identity:
+        manifest = _read_former(job, replace_damaged=is_on_shelf)
+        is_same_fit = manifest is not None and manifest.job == job.identity
+        if job.workspace.resume and is_same_fit:
             try:
                 model = model_store.load(job.out, recipe=job.recipe.name)
             except StoreError as error:
@@ -389,7 +396,7 @@ def fit(job: FitJob) -> Model:
     try:
         return _fit_and_save(job)
     except CheckpointError as error:
-        if not on_the_shelf:
+        if not is_on_shelf:
             raise
         say(str(error))
         shutil.rmtree(job.work)
@@ -417,13 +424,11 @@ def _fit_and_save(job: FitJob) -> Model:
 
 def _make_draft(job: FitJob, artifacts: Artifacts, seconds: float) -> Draft:
     """Make what is written into the model folder; `seconds` is the duration of the fit in this process."""
-    chosen_on_dev = artifacts.chosen
     settings = {
-        name: ModelSetting(chosen_on_dev[name], "dev")
-        if name in chosen_on_dev
-        else ModelSetting(value, job.origins.get(name, "default"))
+        name: ModelSetting(value, job.origins.get(name, "default"))
         for name, value in msgspec.structs.asdict(job.options).items()
     }
+    settings |= {name: ModelSetting(value, "dev") for name, value in artifacts.chosen.items() if name in settings}
     data = msgspec.structs.replace(job.lesson.data, refit=artifacts.refit)
     return Draft(
         recipe=job.recipe.name,
@@ -465,12 +470,12 @@ def _write_card(
 def _describe_fit(job: FitJob) -> list[str]:
     """Describe the data, the encoder and every option with its origin, one line each."""
     encoder, data = job.workspace.encoder, job.lesson.data
-    name = encoder if encoder is None or isinstance(encoder, str) else encoder.name
+    encoder_name = encoder if isinstance(encoder, str | None) else encoder.name
     options = msgspec.structs.asdict(job.options)
     return [
         f"{job.recipe.name}: {data.n_train:,} queries of {data.name} to train on, {data.n_dev:,} to choose on, "
         f"{data.dropped_leaks:,} left out because a test query repeats them; {len(job.lesson.tools):,} tools",
-        f"encoder = {name if job.recipe.encodes else 'none'}, seed = {job.workspace.seed}",
+        f"encoder = {encoder_name if job.recipe.encodes else 'none'}, seed = {job.workspace.seed}",
         *(
             f"{name} = {'chosen on dev' if options[name] is None else options[name]} ({origin})"
             for name, origin in job.origins.items()
@@ -496,13 +501,10 @@ def _read_former(job: FitJob, *, replace_damaged: bool) -> Manifest | None:
         if replace_damaged:
             job.workspace.say(str(error))
             return None
-        if isinstance(error, NotFound) and not any(job.out.iterdir()):
+        has_manifest = not isinstance(error, NotFound)
+        if not has_manifest and not any(job.out.iterdir()):
             return None
-        content = (
-            "other files"
-            if isinstance(error, NotFound)
-            else f"a {model_store.MANIFEST} that is damaged, or not of a model"
-        )
+        content = f"a {model_store.MANIFEST} that is damaged, or not of a model" if has_manifest else "other files"
         raise ConfigError(f"{job.out}: the folder holds {content}. Choose another folder, or remove it") from None
     if manifest.recipe != job.recipe.name:
         raise ConfigError(

@@ -152,21 +152,15 @@ def learn(
             _prepare_dataset(run)
             _fit_candidates(run, recipes, seed)
             _test_candidate(run, budget_ms, seed)
-            reason, better = _explain_promotion(run), True
+            outcome, reason = "promoted", _explain_promotion(run)
+            if not dry_run:
+                _promote(run, reason)
         except _Refused as refusal:
-            reason, better = str(refusal), False
-        if better and not dry_run:
-            assert run.chosen is not None and run.chosen.model is not None
-            folder = champion.shelf(home) / run.chosen.model
-            model_store.note(folder, sure=run.sure_score)
-            publish_model(home, folder)
-            try:
-                champion.promote(home, run.chosen.model, reason, over=run.over, check=check_model)
-            except Changed:
-                reason = f"{run.chosen.model} was not promoted, because somebody changed the champion. Run it again"
-                better = False
+            outcome, reason = "refused", str(refusal)
+        if dry_run:
+            outcome = {"promoted": "would-promote", "refused": "would-refuse"}[outcome]
         report = Report(
-            outcome=_name_outcome(better, dry_run=dry_run),
+            outcome=outcome,
             reason=reason,
             champion=_name_of(run.served_before),
             candidate=run.chosen.model if run.chosen else None,
@@ -183,12 +177,6 @@ def learn(
     return report
 
 
-def _name_outcome(better: bool, *, dry_run: bool) -> str:
-    if dry_run:
-        return "would-promote" if better else "would-refuse"
-    return "promoted" if better else "refused"
-
-
 # --- the steps --------------------------------------------------------------------------------------------------------
 
 
@@ -197,7 +185,7 @@ def _begin(scout: Scout, until: int, say: Callable[[str], None]) -> _Run:
     over, before = champion.stamp(scout.settings.place), _find_champion(scout, say)
     catalogue = scout.store.catalogue()
     say("reading the journal")
-    since = _read_journal_row(before.manifest, "until")  # callers are limited among the later requests alone, too
+    since = _read_journal_row(before.manifest, "until")  # the requests of each caller after this row are limited too
     evidence = collect_evidence(scout.journal, until=until, since=since, trusted=scout.settings.learn_trust)
     traffic = split_by_time(evidence.examples, catalogue.tools(), scout.settings.home / "learn" / "dataset")
     return _Run(scout, over, before, say, evidence, traffic, catalogue)
@@ -212,20 +200,20 @@ def _find_champion(scout: Scout, say: Callable[[str], None]) -> Selection:
     selection, error = scout.engine.selector.try_champion(
         lambda chosen: scout.engine.builder.build_ranking(chosen, scout.store.catalogue())
     )
-    if error is None and selection is not None:
+    if error is None:
+        assert selection is not None
         return selection
-    assert error is not None
-    if scout.engine.selector.is_named(None, None):
+    if scout.engine.selector.is_named(recipe=None, model=None):  # by a setting
         raise error
     say(f"the champion cannot serve: {error}")
     return scout.engine.selector.default()
 
 
 def _prepare_dataset(run: _Run) -> None:
-    """Check that the requests are enough, from several callers and new, and write them as a dataset folder.
+    """Check that a fit can learn from the requests, and write them as a dataset folder.
 
     Raises:
-        _Refused: if there are too few requests, nothing new, or all of them come from one unknown caller.
+        _Refused: if there are too few requests, nothing new, or all of them come from one caller who is not trusted.
     """
     splits = _count_splits(run.traffic)
     _check_amount(run, splits)
@@ -268,28 +256,24 @@ def _check_callers(run: _Run) -> None:
     trusted = {run.settings.caller, *run.settings.learn_trust}
     since = _read_journal_row(run.served_before.manifest, "until")
     new_callers = {example.caller for example in run.evidence.examples if example.row > since}
-    for callers, which in (
-        (set(run.evidence.callers), "all evidence"),
-        (new_callers, "all that is new since the champion"),
-    ):
+    callers_by_part = {"all evidence": set(run.evidence.callers), "all that is new since the champion": new_callers}
+    for part, callers in callers_by_part.items():
         if len(callers) == 1 and not trusted & callers:
             raise _Refused(
-                f"{which} comes from one caller ({min(callers)}), who could have invented it. Wait for others, "
+                f"{part} comes from one caller ({min(callers)}), who could have invented it. Wait for others, "
                 "or name callers whom you trust in the setting learn_trust"
             )
 
 
 def _check_news(run: _Run) -> None:
     """Refuse to learn if too few requests are newer than the champion: the fit would be the same."""
-    if (
-        run.served_before.manifest is not None
-        and run.served_before.manifest.data.fingerprint == run.traffic.lesson.fingerprint
-    ):
+    manifest = run.served_before.manifest
+    if manifest is not None and manifest.data.fingerprint == run.traffic.lesson.fingerprint:
         raise _Refused("there is nothing new since the champion was fitted")
-    later = sum(_read_row(query) > run.last_fitted_row for query in run.traffic.test)
-    if later < MIN_TEST_REQUESTS:
+    n_new = sum(_read_row(query) > run.last_fitted_row for query in run.traffic.test)
+    if n_new < MIN_TEST_REQUESTS:
         raise _Refused(
-            f"there is too little new since the champion was fitted: {later} of the newest requests came later, and at "
+            f"there is too little new since the champion was fitted: {n_new} of the newest requests came later, and at "
             f"least {MIN_TEST_REQUESTS} are needed"
         )
 
@@ -350,24 +334,16 @@ def _fit(run: _Run, name: str, seed: int) -> Candidate:
 def _test_candidate(run: _Run, budget_ms: float, seed: int) -> None:
     """Compare the chosen candidate with the champion, on the newest requests that neither was fitted on.
 
-    If a candidate of the default recipe loses on requests outside the traffic, it is restricted to requests near the
-    logged ones, and compared again. Sets `run.verdict`, and `run.sure_score` of the candidate.
+    Sets `run.verdict` and `run.sure_score`.
 
     Raises:
         _Refused: if the candidate is not better.
     """
     assert run.chosen is not None and run.chosen.model is not None
-    folder = champion.shelf(run.settings.place) / run.chosen.model
     test = {query: gold for query, gold in run.traffic.test.items() if _read_row(query) > run.last_fitted_row}
     texts = {query: run.traffic.lesson.texts[query] for query in test}
-    stage = _build_stage(run, run.scout.engine.selector.find(None, folder))
     champion_stage = _build_stage(run, run.served_before)
-    outside = _compare_outside(run, stage, champion_stage, seed)
-    if explain_outside_loss(outside) and run.chosen.recipe == DEFAULT_RECIPE:
-        run.say("requests outside the traffic would lose; the model is used only for requests near the logged ones")
-        model_store.note(folder, **{ONLY_NEAR: True})
-        stage = _build_stage(run, run.scout.engine.selector.find(None, folder))  # now restricted, by the note
-        outside = _compare_outside(run, stage, champion_stage, seed)
+    stage, outside = _build_candidate(run, champion_stage, seed)
     sample = Sample(
         qrels=test,
         callers={query: run.traffic.callers[query] for query in test},
@@ -400,34 +376,69 @@ def _test_candidate(run: _Run, budget_ms: float, seed: int) -> None:
         raise _Refused(f"{run.chosen.model}: {'; '.join(run.verdict.reasons)}")
 
 
+def _build_candidate(run: _Run, champion_stage: Stage, seed: int) -> tuple[Stage, dict[str, Any] | None]:
+    """Build the pipeline of the chosen candidate, and compare it with the champion on requests outside the traffic.
+
+    If a candidate of the default recipe loses there, it is restricted to requests near the logged ones, and compared
+    again. Its manifest has a note of this.
+    """
+    assert run.chosen is not None and run.chosen.model is not None
+    folder = champion.shelf(run.settings.place) / run.chosen.model
+    stage = _build_stage(run, run.scout.engine.selector.find(None, folder))
+    outside = _compare_outside(run, stage, champion_stage, seed)
+    if explain_outside_loss(outside) and run.chosen.recipe == DEFAULT_RECIPE:
+        run.say("requests outside the traffic would lose; the model is used only for requests near the logged ones")
+        model_store.note(folder, **{ONLY_NEAR: True})
+        stage = _build_stage(run, run.scout.engine.selector.find(None, folder))  # reads the note
+        outside = _compare_outside(run, stage, champion_stage, seed)
+    return stage, outside
+
+
 def _compare_outside(run: _Run, candidate: Stage, champion: Stage, seed: int) -> dict[str, Any] | None:
     """Compare two pipelines on requests for the tools that no request of the journal used; see `find_outside_loss`."""
     used = {tool for example in run.evidence.examples for tool in example.tools}
     queries = make_outside_queries(run.catalogue.tools(), used, seed)
     texts = {query.id: query.text for query in queries}
-    candidate_ids, champion_ids = (_list_ids(_search(stage, texts)) for stage in (candidate, champion))
-    return find_outside_loss(candidate_ids, champion_ids, queries, seed)
+    candidate_hits, champion_hits = _search(candidate, texts), _search(champion, texts)
+    return find_outside_loss(_list_ids(candidate_hits), _list_ids(champion_hits), queries, seed)
 
 
 def _find_trusted_callers(run: _Run) -> frozenset[str]:
     """Return the callers who may decide alone: those in the setting, and the owner if nobody else searches."""
-    is_owner_alone = set(run.evidence.callers) == {run.settings.caller}
-    return frozenset({*run.settings.learn_trust, *({run.settings.caller} if is_owner_alone else ())})
+    owner = run.settings.caller
+    trusted = frozenset(run.settings.learn_trust)
+    return trusted | {owner} if set(run.evidence.callers) == {owner} else trusted
+
+
+def _promote(run: _Run, reason: str) -> None:
+    """Make the chosen candidate the champion.
+
+    Raises:
+        _Refused: if somebody changed the champion since the run began.
+    """
+    assert run.chosen is not None and run.chosen.model is not None
+    home, model = run.settings.place, run.chosen.model
+    folder = champion.shelf(home) / model
+    model_store.note(folder, sure=run.sure_score)
+    publish_model(home, folder)
+    try:
+        champion.promote(home, model, reason, over=run.over, check=check_model)
+    except Changed:
+        raise _Refused(f"{model} was not promoted, because somebody changed the champion. Run it again") from None
 
 
 def _build_stage(run: _Run, selection: Selection) -> Stage:
-    """Build a pipeline with the live examples that it would have had just before the newest requests.
+    """Build a pipeline with the examples that it would have had just before the newest requests.
 
-    A model that `learn` fitted also uses the examples after those that it was fitted on.
+    Searches also use the examples after those that a model was fitted on, if `learn` fitted it.
     """
     manifest = selection.manifest
     examples: tuple[Example, ...] = ()
     if manifest is not None and "journal" in manifest.values:
         through = _read_journal_row(manifest, "through")
         examples = tuple(example for example in run.traffic.earlier if example.row > through)
-    return run.scout.engine.builder.build_ranking(
-        selection, run.catalogue, live=lambda: (len(examples), examples)
-    ) >> Cut(RANKING_DEPTH)
+    ranking = run.scout.engine.builder.build_ranking(selection, run.catalogue, live=lambda: (len(examples), examples))
+    return ranking >> Cut(RANKING_DEPTH)
 
 
 def _search(stage: Stage, texts: Mapping[str, str]) -> dict[str, tuple[Hit, ...]]:
@@ -447,8 +458,8 @@ def _list_ids(hits_by_query: Mapping[str, tuple[Hit, ...]]) -> dict[str, list[st
 def _choose_sure_score(requests: Sequence[tuple[Hit, ...]], chat: Sequence[tuple[Hit, ...]]) -> float | None:
     """Choose the score of a first hit from which a request certainly needs a tool, so that it is never turned away.
 
-    Nine in ten later requests reach this score, if no chat request does. Otherwise it is the highest score of the chat
-    requests: a model that gives both the same scores is hardly ever certain.
+    Nine in ten requests reach this score. If a chat request would too, the highest score of a chat request is taken
+    instead, so that no chat is certain to need a tool.
 
     Args:
         requests: hits of each request that the model was not fitted on, best first.
@@ -469,9 +480,10 @@ def _measure_latency(stage: Stage, texts: Sequence[str]) -> dict[str, float]:
     from threadpoolctl import threadpool_limits
 
     step = max(1, len(texts) // MAX_TIMED_QUERIES)
+    sample = texts[::step][:MAX_TIMED_QUERIES]
     times_ms = []
     with threadpool_limits(1):  # `thread_time` does not count other threads
-        for text in texts[::step][:MAX_TIMED_QUERIES]:
+        for text in sample:
             started = time.thread_time()
             stage([Search(query=text)])
             times_ms.append((time.thread_time() - started) * 1000)
@@ -543,7 +555,8 @@ def _remove_old_models(run: _Run) -> None:
         champions = list(dict.fromkeys(entry.model for entry in reversed(champion.history(home))))  # newest first
         names_to_keep = {run.chosen.model, *champions[:MAX_CHAMPIONS_KEPT]}
         for folder, manifest in model_store.list_models(champion.shelf(home)):
-            is_learned = isinstance(manifest, Manifest) and "journal" in manifest.values  # a text: it is damaged
+            # A damaged model has a message in place of its manifest.
+            is_learned = isinstance(manifest, Manifest) and "journal" in manifest.values
             if is_learned and folder.name not in names_to_keep and folder.resolve() != pinned:
                 shutil.rmtree(folder)
                 forget_model(home, folder.name)

@@ -85,8 +85,9 @@ def split_by_time(examples: Sequence[Example], tools: Sequence[Tool], folder: Pa
     usable, unknown = _keep_catalogue_tools(examples, set(tool_ids))
     n_test = min(MAX_TEST_REQUESTS, int(TEST_SHARE * len(usable)))
     n_dev = min(MAX_DEV_REQUESTS, int(DEV_SHARE * len(usable)))
-    earlier, newest = usable[: len(usable) - n_test], usable[len(usable) - n_test :]
-    train, dev = earlier[: len(earlier) - n_dev], earlier[len(earlier) - n_dev :]
+    n_earlier = len(usable) - n_test
+    earlier, newest = usable[:n_earlier], usable[n_earlier:]
+    train, dev = earlier[: n_earlier - n_dev], earlier[n_earlier - n_dev :]
     train_qrels, unsupported = _keep_supported_tools(train)
     qrels = {
         "train": train_qrels,
@@ -109,10 +110,7 @@ def split_by_time(examples: Sequence[Example], tools: Sequence[Tool], folder: Pa
 
 
 def _keep_catalogue_tools(examples: Sequence[Example], tool_ids: set[str]) -> tuple[list[Example], int]:
-    """Return the examples without tools that the catalogue lacks, and the number of uses that were left out.
-
-    An example without any other tool is left out.
-    """
+    """Leave out tools that the catalogue lacks, and examples that used no other. Return how many uses were left out."""
     kept = [msgspec.structs.replace(example, tools=_keep_tools(example, tool_ids)) for example in examples]
     unknown = sum(len(example.tools) for example in examples) - sum(len(example.tools) for example in kept)
     return [example for example in kept if example.tools], unknown
@@ -135,8 +133,8 @@ def _keep_supported_tools(train: Sequence[Example]) -> tuple[Qrels, int]:
     """Return train without tools that it uses less than `MIN_TOOL_USES` times, and the number of these tools."""
     uses = Counter(tool for example in train for tool in example.tools)
     supported = {tool for tool, count in uses.items() if count >= MIN_TOOL_USES}
-    qrels = {_make_id(example): gold for example in train if (gold := _keep_tools(example, supported))}
-    return qrels, len(uses) - len(supported)
+    qrels = {_make_id(example): _keep_tools(example, supported) for example in train}
+    return {query: gold for query, gold in qrels.items() if gold}, len(uses) - len(supported)
 
 
 def _make_id(example: Example) -> str:
@@ -144,7 +142,7 @@ def _make_id(example: Example) -> str:
 
 
 def _keep_tools(example: Example, tools: set[str]) -> dict[str, float]:
-    """Return the weights of an example's tools, of those in `tools`."""
+    """Return the weights of those of an example's tools that are in `tools`."""
     return {tool: round(weight, 4) for tool, weight in example.tools.items() if tool in tools}
 
 
