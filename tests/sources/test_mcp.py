@@ -151,6 +151,15 @@ def test_servers_that_would_share_a_name_are_both_named(tmp_path: Path) -> None:
     assert "a/b" in readings["a-b-2"].message and "'a b'" in readings["a-b-2"].message
 
 
+def test_a_server_named_as_a_numbered_double_is_an_error_of_its_own(tmp_path: Path) -> None:
+    readings = read(tmp_path, {"a": raw("good"), "a/": raw("good"), "a-2": raw("good")})
+    assert {source: reading.state for source, reading in readings.items()} == {
+        "a": "ok",
+        "a-2": "error",
+        "a-2-2": "error",
+    }
+
+
 def test_too_many_tools_are_refused_and_a_list_without_end_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

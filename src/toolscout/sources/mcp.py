@@ -61,7 +61,7 @@ PAGE: Final = "ui"  # key in `Tool.meta`, and in `_meta` of a tool
 
 
 class ListedTools(NamedTuple):
-    """The tools of a server as it sent them, `about`: its name and version, `fault`: why the list may lack some."""
+    """The tools of a server as it sent them, its name and version (`about`), and why tools may be missing (`fault`)."""
 
     tools: list[Any]
     about: Mapping[str, Any]
@@ -126,8 +126,7 @@ def plan_servers(
         sandboxes: as `read_sandboxes` returns them.
         home: whose own gateway is left out of a configuration file, with a warning. None: leave out nothing.
 
-    Raises:
-        SourceError: if the locator names no server.
+    Raises SourceError if the locator names no server.
     """
     path = Path(os.path.expanduser(locator))
     if not _is_file(split_project(locator)[0]):
@@ -137,7 +136,8 @@ def plan_servers(
     entries = load_entries(path)
     if not entries:
         raise SourceError(f"{path}: expected at least one server, found none: add it there")
-    entries = entries if home is None else _leave_out_gateway(path, entries, home)
+    if home is not None:
+        entries = _leave_out_gateway(path, entries, home)
     plans: dict[str, Server | Reading] = {}
     titles: dict[str, str] = {}  # source → the name of its entry in the file
     for title, entry in entries.items():
@@ -145,38 +145,45 @@ def plan_servers(
         if name is not None:
             preferred = name if len(entries) == 1 else f"{name}-{preferred}"
         source = next(candidate for candidate in _number_names(preferred) if candidate not in plans)
-        if source != preferred:
+        titles[source] = title
+        if source == preferred:
+            plans[source] = _plan_server(path, title, entry, source, sandboxes)
+        else:
             first = titles[preferred]
             message = f"{title} and {first!r} would both become the source {preferred!r}. Rename one of them."
             plans[source] = Reading(source=source, kind="mcp", state="error", message=message)
-            continue
-        titles[source] = title
-        try:
-            server = parse_server(title, entry, path)
-        except SourceError as error:
-            plans[source] = Reading(source=source, kind="mcp", state="error", message=f"{title}: {error}")
-            continue
-        plans[source] = _put_in_sandbox(server, source, sandboxes)
-        if server.disabled:
-            message = f"{title} is disabled in {path}: enable it there to use its tools"
-            plans[source] = Reading(source=source, kind="mcp", state="disabled", message=message)
     return plans
+
+
+def _plan_server(
+    path: Path, title: str, entry: Entry, source: str, sandboxes: Mapping[str, Sandbox]
+) -> Server | Reading:
+    """Return the server of one entry of a file, or the Reading of one that is disabled or invalid."""
+    try:
+        server = parse_server(title, entry, path)
+    except SourceError as error:
+        return Reading(source=source, kind="mcp", state="error", message=f"{title}: {error}")
+    if server.disabled:
+        message = f"{title} is disabled in {path}: enable it there to use its tools"
+        return Reading(source=source, kind="mcp", state="disabled", message=message)
+    return _put_in_sandbox(server, source, sandboxes)
 
 
 def _leave_out_gateway(path: Path, entries: dict[str, Entry], home: Home) -> dict[str, Entry]:
     """Return the entries without the gateway of this home, which would read its own tools.
 
     Raises:
-        SourceError: if nothing else is left. So the sources of the file stay, and the user reads where they went.
+        SourceError: if nothing else is left. An empty result would remove the sources that were read from the file.
     """
     own = find_own_gateways(entries, home)
-    if own and len(own) == len(entries):
+    if not own:
+        return entries
+    if len(own) == len(entries):
         raise SourceError(
             f"{path}: it has only toolscout's own gateway. Write your servers into another file, "
             "and run  toolscout add  with that file"
         )
-    if own:
-        _log.warning("toolscout: %s: toolscout's own gateway is left out", path)
+    _log.warning("toolscout: %s: toolscout's own gateway is left out", path)
     return {title: entry for title, entry in entries.items() if title not in own}
 
 
@@ -212,16 +219,18 @@ def build_reading(source: str, server: Server, outcome: ListedTools | SourceErro
     skill_names = Counter(name_skill(tool.uri) for tool in permitted if isinstance(tool, ListedSkill))
     build = partial(_build_entry, source, server, tool_names.keys(), tool_names + skill_names)
     entries = ((_name_entry(tool, number), partial(build, tool)) for number, tool in enumerate(permitted, 1))
-    reading = collect(source, "mcp", entries, problems=[Problem("list of tools", fault)] if fault else [])
-    # Only shown to people: a new version of the server changes no tool.
-    name_and_version = " ".join(str(about[key]) for key in ("name", "version") if about.get(key))
+    problems = [Problem("list of tools", fault)] if fault else []
+    reading = collect(source, "mcp", entries, problems=problems)
+    # The version is in this message for people, and in no tool, so a new version changes no tool.
+    message = " ".join(str(about[key]) for key in ("name", "version") if about.get(key))[:200]
     n_left_out = len(listed) - len(permitted)
-    note = f"; its configuration leaves out {n_left_out} of {len(listed)} tools" if n_left_out else ""
-    return msgspec.structs.replace(reading, message=name_and_version[:200] + note)
+    if n_left_out:
+        message += f"; its configuration leaves out {n_left_out} of {len(listed)} tools"
+    return msgspec.structs.replace(reading, message=message)
 
 
 def _name_entry(tool: object, number: int) -> str:
-    """Name a tool or a skill for problems. `number`: its position in the list, for one without a name."""
+    """Name a tool or a skill in the list of problems: by its position in the server's list if it has no name."""
     if isinstance(tool, ListedSkill):
         return tool.uri[:200]
     name = tool.get("name") if isinstance(tool, Mapping) else None
@@ -230,9 +239,11 @@ def _name_entry(tool: object, number: int) -> str:
 
 def _read_requires(meta: object) -> list[str]:
     """Return the prerequisites that the `_meta` of a tool names. A value that is no list of names is ignored."""
-    values = [meta[key] for key in REQUIRES_KEYS if key in meta] if isinstance(meta, Mapping) else []
-    names = next((value for value in values if isinstance(value, list)), [])
-    return [name for name in names if isinstance(name, str)]
+    for key in REQUIRES_KEYS:
+        names = as_object(meta).get(key)
+        if isinstance(names, list):
+            return [name for name in names if isinstance(name, str)]
+    return []
 
 
 def _read_execution(execution: object) -> dict[str, object]:
@@ -253,37 +264,36 @@ def _read_page(meta: object) -> dict[str, Any]:
 
 
 def _build_entry(source: str, server: Server, tools: Collection[str], counts: Mapping[str, int], raw: object) -> Tool:
-    """Build the record of a tool, or of a skill. A skill whose name is not unique has its path as id.
+    """Build the record of a listed tool or skill. A skill whose name is not unique has its path as id.
 
-    Args:
-        source: its source.
-        server: its server.
-        tools: names of the tools of the source.
-        counts: name → how many tools and skills of the source have it.
-        raw: the tool or skill as it was listed.
+    `tools` are the names of the source's tools. `counts` maps a name to how many tools and skills have it.
     """
     if not isinstance(raw, ListedSkill):
         return _build_tool(source, server, raw)
     is_unique = counts[name_skill(raw.uri)] == 1
-    return build_listed_skill(source, raw, tools, "" if is_unique else name_by_path(raw.uri))
+    identity = "" if is_unique else name_by_path(raw.uri)
+    return build_listed_skill(source, raw, tools, identity)
 
 
 def _build_tool(source: str, server: Server, raw: object) -> Tool:
     """Build a tool from the object that a server lists. What is optional and has the wrong type is left out."""
     if not isinstance(raw, Mapping):
         raise BadEntry("expected an object with a name and an inputSchema, found something else")
-    schema = {"type": "object"} if raw.get("inputSchema") is None else raw["inputSchema"]  # it takes no arguments
+    schema = raw.get("inputSchema")
+    if schema is None:
+        schema = {"type": "object"}  # as of a tool without arguments
     if not isinstance(schema, Mapping):
         raise BadEntry("expected a JSON Schema object as inputSchema, found something else")
     annotations = as_object(raw.get("annotations"))
-    hints = (annotations.get(key) for key in ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"))
+    hints = [annotations.get(key) for key in ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")]
     title = raw.get("title") or annotations.get("title")
+    returns = raw.get("outputSchema")
     fields = RawTool(
         id=raw.get("name"),
         description=raw.get("description"),
         parameters=schema,
         path=(server.name,),
-        returns=raw["outputSchema"] if isinstance(raw.get("outputSchema"), Mapping) else None,
+        returns=returns if isinstance(returns, Mapping) else None,
         hints=Hints(*(hint if isinstance(hint, bool) else None for hint in hints)),
         callable=True,
         meta={
