@@ -536,6 +536,12 @@ def test_a_document_split_over_files_reads_as_one(read: Callable[..., Reading]) 
     }
 
 
+def test_a_reference_to_a_missing_key_does_not_lead_to_an_empty_one(read: Callable[..., Reading]) -> None:
+    files = {"x.yaml": "null: {type: string}\nPet: {type: integer}\n"}
+    reading = read(document(operation({"$ref": "./x.yaml#/Gone"})), files)
+    assert "expected something at $ref" in reading.problems[0].message
+
+
 NOWHERE = """
 #/components/schemas/Gone #/components/schemas/Loop #/paths/~1pets/99 #Pet ./gone.yaml#/Pet ./bad.yaml#/Pet
 ./.hidden/secret.json notes.txt /etc/hosts.json file:///etc/hosts.json http://127.0.0.1:9/x.json //127.0.0.1/x.json

@@ -65,8 +65,7 @@ class Library:
     def open_root(self) -> object:
         """Load the root document. If it is redirected, later documents must have the origin of the redirect's target.
 
-        Raises:
-            SourceError: if it cannot be fetched or parsed.
+        Raises SourceError if it cannot be fetched or parsed.
         """
         document = self._read(self.root)  # not `_open`: it sets `self.root` to the target of a redirect
         self._opened[self.root] = document
@@ -109,10 +108,9 @@ class Library:
             raise SourceError(f"{where}: the documents of this source hold more than {MAX_TOTAL_BYTES / 1e6:g} MB")
 
     def _fetch(self, url: str, where: str, downloader: Downloader) -> str:
-        """Download a document. If the root is redirected, `self.root` becomes its final address.
+        """Download a document, and set `self.root` to the final address of a redirected root.
 
-        Raises:
-            SourceError: which begins with `where`, whatever goes wrong.
+        Raises a SourceError that begins with `where`, whatever goes wrong.
         """
         import httpx
 
@@ -142,15 +140,9 @@ class Library:
             raise SourceError(f"{where}: expected a readable document, found: {reason}") from None
 
     def follow(self, node: object, base: str, hops: int = MAX_CHAIN) -> tuple[object, str]:
-        """Follow the `$ref` of a node to its target, and the `$ref` of the target, until there is none.
+        """Follow the `$ref` of a node, and of its target, until there is none. Returns target and its location.
 
-        Args:
-            node: any part of a document.
-            base: the location of that document.
-            hops: how many references may still be followed.
-
-        Returns:
-            The target and the location of its document. A node without `$ref` is its own target.
+        `base` is the location of the document with the node. More references than `hops` count as a circle.
 
         Raises:
             BadEntry: for a reference to nothing, in a circle, or to a document that may not be read.
@@ -171,9 +163,7 @@ class Library:
         """
         document_name, _, fragment = ref.partition("#")
         pointer = unquote(fragment)
-        self._steps_left -= 1 + pointer.count("/") + len(ref) // 100  # a long one takes time even if it has no steps
-        if self._steps_left < 0:  # references inside pointers can double the work at each step
-            raise SourceError(f"{hide_credentials(self.root)}: following its references takes too long: write them out")
+        self._count_steps(1 + pointer.count("/") + len(ref) // 100)  # a long text takes time even without a step
         try:
             location = self._locate(base, document_name) if document_name else base
             node = self._open(location)
@@ -181,11 +171,12 @@ class Library:
             raise BadEntry(f"$ref {describe_value(ref)}: {error}") from None
         except ValueError as error:
             raise BadEntry(f"expected the name of a document in $ref {describe_value(ref)}, found: {error}") from None
-        if pointer and not pointer.startswith("/"):
+        before_slash, *escaped_tokens = pointer.split("/")
+        if before_slash:
             raise BadEntry(f"expected a $ref with a JSON pointer (#/…), found {describe_value(ref)}")
-        for escaped in pointer.split("/")[1:]:
+        for escaped in escaped_tokens:
             token = escaped.replace("~1", "/").replace("~0", "~")
-            if isinstance(node, Mapping) and token not in node:  # a part without it may be a reference to one with it
+            if isinstance(node, Mapping) and token not in node:  # the node may itself be a reference
                 node, location = self.follow(node, location, hops - 1)
             node = _step_into(node, token)
             if node is _NO_VALUE:
@@ -194,19 +185,22 @@ class Library:
                 )
         return node, location
 
-    def _locate(self, base: str, name: str) -> str:
-        """Return the location of a document that the document at `base` names.
+    def _count_steps(self, count: int) -> None:
+        """Raise SourceError if all references take too many steps: each can double the work of the one before."""
+        self._steps_left -= count
+        if self._steps_left < 0:
+            raise SourceError(f"{hide_credentials(self.root)}: following its references takes too long: write them out")
 
-        Raises:
-            SourceError: if the document may not refer to it.
-        """
+    def _locate(self, base: str, name: str) -> str:
+        """Return the location of a document that the document at `base` names. Raises SourceError if it may not."""
         if self.remote:
             return self._require_same_origin(urljoin(base, name))
         parts = urlsplit(name)
         path = unquote(parts.path)
         if parts.scheme or parts.netloc or os.path.isabs(path):
             raise SourceError("expected a file named relative to the document, found a URL or an absolute path")
-        if not path.lower().endswith((".json", ".yaml", ".yml")) or re.search(r"(^|/)\.[^./]", path):
+        is_hidden = re.search(r"(^|/)\.[^./]", path) is not None  # the file or a folder, such as `.git/x.json`
+        if is_hidden or not path.lower().endswith((".json", ".yaml", ".yml")):
             raise SourceError("expected a .json or .yaml file that is not hidden, found another")
         location = os.path.abspath(os.path.join(os.path.dirname(base), path))
         folder = os.path.realpath(os.path.dirname(self.root))
@@ -229,12 +223,14 @@ _NO_VALUE: Final = object()
 
 def _step_into(node: object, token: str) -> object:
     """Return the part of an object or list that a token of a JSON pointer names. `_NO_VALUE` if there is none."""
-    number = int(token) if re.fullmatch(r"[0-9]{1,9}", token) else None
-    if isinstance(node, Mapping) and (token in node or number in node):  # in YAML, a key such as 200 is a number
-        return node[token] if token in node else node[number]
-    if isinstance(node, list) and number is not None and number < len(node):
-        return node[number]
-    return _NO_VALUE
+    if isinstance(node, Mapping) and token in node:
+        return node[token]
+    if not re.fullmatch(r"[0-9]{1,9}", token):
+        return _NO_VALUE
+    number = int(token)
+    if isinstance(node, Mapping):
+        return node.get(number, _NO_VALUE)  # in YAML, a key such as 200 is a number
+    return node[number] if isinstance(node, list) and number < len(node) else _NO_VALUE
 
 
 def is_remote(locator: str) -> bool:
@@ -249,7 +245,7 @@ def _parse_origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def is_openapi_address(url: str) -> bool:
-    """Request a URL, and return whether the answer looks like an OpenAPI document. No answer within 3 s is none."""
+    """Request a URL, and return whether it answers within 3 s with what looks like an OpenAPI document."""
     import httpx
 
     from toolscout.errors import UserError
@@ -260,12 +256,14 @@ def is_openapi_address(url: str) -> bool:
             content = downloader.get(url, MAX_LOOK_BYTES).content
     except (UserError, httpx.HTTPError, httpx.InvalidURL, UnsupportedEncoding):
         return False
-    return re.search(rb"""["']?(openapi|swagger)["']?\s*:\s*["']?[23]\.""", content) is not None and b"paths" in content
+    names_version = re.search(rb"""["']?(openapi|swagger)["']?\s*:\s*["']?[23]\.""", content) is not None
+    return names_version and b"paths" in content
 
 
 def join_server(locator: str, server: str) -> str:
     """Return the locator of a document with the address of its API, which replaces the servers in the document."""
-    return f"{split_server(locator)[0]}{SERVER_MARK}{server}"
+    document, _ = split_server(locator)
+    return f"{document}{SERVER_MARK}{server}"
 
 
 def split_server(locator: str) -> tuple[str, str]:
