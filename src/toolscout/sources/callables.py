@@ -235,12 +235,9 @@ def _parse_documented_signature(text: str, name: str) -> inspect.Signature | Non
 
 
 def _parse_parameters(arguments: str) -> list[inspect.Parameter]:
-    """Parse a list such as `a[, b=0], *rest`.
+    """Parse a list such as `a[, b=0], *rest`. Raises ValueError if it is not a list of names.
 
     A parameter is optional if it has a default, or an opening bracket is anywhere before it.
-
-    Raises:
-        ValueError: if it is not a list of names.
     """
     parameters: list[inspect.Parameter] = []
     kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -340,12 +337,7 @@ def _build_parameters(
 def _build_property(annotation: object, documented_type: str, description: str, scope: Scope, depth: int) -> Schema:
     """Build the schema of one parameter. A type that JSON Schema cannot express is put before the description.
 
-    Args:
-        annotation: the type in the signature, or `_ABSENT`: then `documented_type` from the docstring counts.
-        documented_type: the type in the docstring.
-        description: from the docstring.
-        scope: where the names in a text annotation are looked up.
-        depth: nesting of the parameter; see `build_type_schema`.
+    The type in the docstring counts only if the signature has none. `scope` and `depth` as in `build_type_schema`.
     """
     type_text = ""  # a type that the schema does not express
     if annotation is _ABSENT:
@@ -419,11 +411,8 @@ def _join_branches(branches: list[Schema]) -> Schema:
 def _build_class_schema(kind: object, inner: list[Schema], is_generic: bool, depth: int) -> Schema:
     """Build the schema of a class. Empty if `kind` is no class, or JSON Schema cannot express it.
 
-    Args:
-        kind: the class, such as `dict` of `dict[str, int]`. The caller has described `str` and a bare `dict` itself.
-        inner: the schemas of the types in brackets behind it.
-        is_generic: whether it can have such types. Then every collection is an array.
-        depth: how deep this type is inside others; see `build_type_schema`.
+    The caller has described `str` and a bare `dict` itself. For `dict[str, int]`, `kind` is `dict`, `inner` has the
+    schemas of the types in brackets, and `is_generic` is true: then every collection is an array.
     """
     if not isinstance(kind, type):
         return {}

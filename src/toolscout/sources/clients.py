@@ -169,11 +169,7 @@ def read_configuration(path: Path, project: str | None = None) -> dict[str, Entr
         path: a JSON (comments allowed), YAML or TOML file.
         project: read only what Claude Code keeps for this project. None: what is for all projects.
 
-    Returns:
-        None if the file has no key for servers.
-
-    Raises:
-        SourceError: if the file cannot be read.
+    Returns None if the file has no key for servers. Raises SourceError if it cannot be read.
     """
     document = load_document(path)
     if project is not None:
@@ -442,8 +438,7 @@ def spell_entry(entry: Entry) -> tuple[dict[str, object], list[str]]:
         {"command": "uvx", "args": ["weather"], "env": {"KEY": "${env:KEY}"}, "allowed": ["now"], "forbidden": []}
         ["color"]
 
-    Raises:
-        SourceError: if the entry needs something that only the client can do.
+    Raises SourceError if the entry needs something that only the client can do.
     """
     if not isinstance(entry.fields, Mapping):
         raise SourceError('expected an object with a "command" or a "url", found something else')

@@ -26,12 +26,7 @@ DECODER: Final = json.JSONDecoder()
 
 
 def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
-    """Read the tools of a dataset folder.
-
-    Args:
-        locator: the folder.
-        name: the source's name. By default the folder's name.
-        settings: not used.
+    """Read the tools of a dataset folder. The source gets the folder's name if `name` is None.
 
     Raises:
         SourceError: if there is no corpus.jsonl, or it contains no tool.
@@ -56,10 +51,9 @@ def read_tools(folder: Path, source: str) -> Reading:
 
 
 def _build_tool(source: str, entry: object) -> Tool:
-    """Build the tool of one line of `corpus.jsonl`. Without a title, it is read as a line of ToolLens.
+    """Build the tool of one line of `corpus.jsonl`. A line without a title is read as one of ToolLens.
 
-    Raises:
-        BadEntry: if one of its fields has the wrong type, or it has no id.
+    Raises BadEntry if it has no id, or a field has the wrong type.
     """
     if isinstance(entry, BadEntry):  # a line that is not JSON
         raise entry
@@ -79,16 +73,15 @@ def _build_tool(source: str, entry: object) -> Tool:
         meta={**other_fields, "title": title, "text": text},
         requires=metadata.get("depends_on"),
     )
-    return build_tool(source, fields if title.strip() else dataclasses.replace(fields, **_parse_toollens(text)))
+    if not title.strip():
+        fields = dataclasses.replace(fields, **_parse_toollens(text))
+    return build_tool(source, fields)
 
 
 def _read_columns(entry: Mapping[str, object]) -> tuple[str, str, Mapping[str, object]]:
-    """Return the title, the text and the metadata of a line; each may be missing.
-
-    Raises:
-        BadEntry: if one has the wrong type.
-    """
-    title, text, metadata = entry.get("title") or "", entry.get("text") or "", entry.get("metadata") or {}
+    """Return title, text and metadata of a line, empty if they are missing. Raises BadEntry for a wrong type."""
+    title, text = entry.get("title") or "", entry.get("text") or ""
+    metadata = entry.get("metadata") or {}
     if not isinstance(title, str) or not isinstance(text, str) or not isinstance(metadata, Mapping):
         raise BadEntry("expected text as title and text and an object as metadata, found something else")
     return title, text, metadata
@@ -102,17 +95,19 @@ def _parse_toollens(text: str) -> Schema:
 
     Commas and colons may be in every field, so the JSON lists at the end are found first.
     """
-    for start in re.finditer(r", required_params: (?=\[)", text):
+    for label in re.finditer(r", required_params: (?=\[)", text):
         try:
-            required, end = DECODER.raw_decode(text, start.end())
-            optional, end = DECODER.raw_decode(text, _skip_label(text, end, ", optional_params: "))
-            returns = text[_skip_label(text, end, ", return_schema: ") :]
+            required, required_end = DECODER.raw_decode(text, label.end())
+            optional_start = _skip_label(text, required_end, ", optional_params: ")
+            optional, optional_end = DECODER.raw_decode(text, optional_start)
+            returns = text[_skip_label(text, optional_end, ", return_schema: ") :]
         except (ValueError, RecursionError):
             continue  # the description contains this label
-        category, has_tool, tail = text[: start.start()].partition(", tool_name:")
+        category, has_tool, tail = text[: label.start()].partition(", tool_name:")
         tool, has_name, tail = tail.partition(", api_name:")
         name, has_description, description = tail.partition(", api_description:")
-        if not (has_tool and has_name and has_description and category.startswith("category_name:")):
+        has_labels = has_tool and has_name and has_description and category.startswith("category_name:")
+        if not has_labels:
             return {}
         return {
             "name": name.strip() or tool,
@@ -142,16 +137,17 @@ def _decode_returns(text: str) -> object:
 def _build_parameters(required: object, optional: object) -> Schema:
     """Build the JSON Schema of two lists of `{"name": …, "type": …}`. A type unknown to JSON becomes a format.
 
-    Raises:
-        BadEntry: if a parameter has no name.
+    Raises BadEntry if a parameter has no name.
     """
     properties: Schema = {}
     for parameter in (*as_list(required), *as_list(optional)):
         if not isinstance(parameter, dict) or not isinstance(parameter.get("name"), str):
             raise BadEntry("expected parameters with a name, found something else")
         kind = str(parameter.get("type", "")).lower()
-        schema = {"type": kind} if kind in JSON_TYPES else {"type": "string", "format": kind} if kind else {}
+        schema = {"type": kind} if kind in JSON_TYPES else {"type": "string", "format": kind}
+        if not kind:  # any type
+            schema = {}
         other_fields = {key: value for key, value in parameter.items() if key not in ("name", "type") and value != ""}
         properties[parameter["name"]] = schema | other_fields
-    names = [part["name"] for part in as_list(required) if isinstance(part, dict)]
-    return {"type": "object", "properties": properties, "required": names}
+    required_names = [parameter["name"] for parameter in as_list(required) if isinstance(parameter, dict)]
+    return {"type": "object", "properties": properties, "required": required_names}

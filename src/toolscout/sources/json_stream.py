@@ -21,7 +21,7 @@ TAKE: Final = "take"  # hand the value to the sink; an empty value of its kind s
 NOT_JSON: Final = -1  # returned by a state instead of a position
 MAX_PENDING_BYTES: Final = 2**20  # of a key, or of anything else that must be read at once
 _SPACE: Final = re.compile(rb"[ \t\r\n]*")
-_OBJECT_KEY: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"[ \t\r\n]*:', re.DOTALL)
+_OBJECT_KEY: Final = re.compile(rb'(?P<key>"(?:[^"\\]|\\.)*")[ \t\r\n]*:', re.DOTALL)
 _STRING_BODY: Final = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 _QUOTED: Final = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _LEAF: Final = rb'[{\[][^"{}\[\]]*(?:' + _QUOTED + rb'[^"{}\[\]]*)*[}\]]'  # an object or a list without another inside
@@ -39,6 +39,7 @@ _CUT_CHARACTER: Final = re.compile(rb"[\xc0-\xff][\x80-\xbf]{0,2}\Z")  # in UTF-
 MAX_ESCAPE_BYTES: Final = 12  # two halves of a surrogate pair, such as \ud83d\ude00
 _QUOTE: Final = ord('"')
 _EMPTY_VALUES: Final = {ord("{"): b"{}", ord("["): b"[]"}
+_CLOSING_BRACKETS: Final = {ord("{"): ord("}"), ord("["): ord("]")}
 
 
 class Sink(Protocol):
@@ -80,11 +81,7 @@ class JsonSplitter:
         self._may_close = False  # right after a bracket: an empty object or list may end here
 
     def feed(self, piece: bytes) -> None:
-        """Read the next piece.
-
-        Raises:
-            ValueError: if this is not JSON.
-        """
+        """Read the next piece. Raises ValueError if it is not JSON."""
         data = self._pending + piece if self._pending else piece
         position = 0
         while position < len(data):
@@ -99,11 +96,7 @@ class JsonSplitter:
             raise ValueError("expected a shorter key in JSON")
 
     def finish(self) -> None:
-        """End the value.
-
-        Raises:
-            ValueError: if it is not complete.
-        """
+        """End the value. Raises ValueError if it is not complete."""
         # A number, true, false or null has no closing character: it ends where the JSON ends.
         is_scalar = self._state == self._copy and not (self._depth or self._in_string)
         is_complete = is_scalar or self._state in (self._read_next, self._read_end)
@@ -132,41 +125,48 @@ class JsonSplitter:
         self._may_close = False
         chosen = self._choose(tuple(self.path))
         if chosen == ENTER and first in b"{[":
-            self._keep(data[start : start + 1])
-            self._containers.append(first)
-            self._may_close = True
-            if first == ord("{"):
-                self.path.append("")  # until the key is read
-                self._state = self._read_key
-            else:
-                self.path.append(0)
-                self._state = self._read_value
+            self._enter(first)
             return start + 1
         if chosen == TAKE and first == _QUOTE:
             self._keep(b'""')
-            self._sink.begin(tuple(self.path), True)
+            self._sink.begin(tuple(self.path), is_text=True)
             self._state = self._read_text
             return start + 1
-        return self._begin_copy(data, start, chosen == TAKE)
+        return self._begin_copy(data, start, is_taken=chosen == TAKE)
+
+    def _enter(self, bracket: int) -> None:
+        """Begin an object or a list for each of whose values is chosen again."""
+        self._keep(bytes([bracket]))
+        self._containers.append(bracket)
+        self._may_close = True
+        if bracket == ord("{"):
+            self.path.append("")  # until the key is read
+            self._state = self._read_key
+        else:
+            self.path.append(0)
+            self._state = self._read_value
 
     def _begin_copy(self, data: bytes, start: int, is_taken: bool) -> int:
         """Begin to copy a value: to the sink if it is taken, else to the rest."""
-        first, self._write = data[start], self._keep
+        first = data[start]
         if is_taken:
             self._keep(_EMPTY_VALUES.get(first, b"null"))
-            self._sink.begin(tuple(self.path), False)
-            self._write = self._sink.write
-        self._depth, self._in_string = int(first in b"{["), first == _QUOTE
+            self._sink.begin(tuple(self.path), is_text=False)
+        self._write = self._sink.write if is_taken else self._keep
         self._state = self._copy
-        if first in b'{["':
-            self._write(data[start : start + 1])
-            return start + 1
-        return start
+        self._depth = 1 if first in b"{[" else 0
+        self._in_string = first == _QUOTE
+        is_scalar = not (self._depth or self._in_string)
+        if is_scalar:
+            return start  # it has no opening character to copy
+        self._write(data[start : start + 1])
+        return start + 1
 
     def _copy(self, data: bytes, position: int) -> int:
         """Copy a value as it is, up to its end or the end of `data`. Brackets inside are counted, not checked."""
         start = position
-        if not (self._depth or self._in_string):
+        is_scalar = not (self._depth or self._in_string)
+        if is_scalar:
             return self._copy_scalar(data, position)
         while position < len(data):
             position = _end_of(_STRING_BODY if self._in_string else _FLAT, data, position)
@@ -180,7 +180,8 @@ class JsonSplitter:
             else:
                 self._depth += 1 if byte in b"{[" else -1
             position += 1
-            if not (self._depth or self._in_string):
+            has_ended = not (self._depth or self._in_string)
+            if has_ended:
                 self._state = self._read_next
                 break
         self._write(data[start:position])
@@ -202,32 +203,32 @@ class JsonSplitter:
         An escape or a character that is cut at the end of `data` is left for the next piece.
         """
         end = _end_of(_TEXT, data, position)
-        if end == len(data) and (cut := _CUT_CHARACTER.search(data, max(position, end - 3))):
-            end = cut.start()
+        cut_character = _CUT_CHARACTER.search(data, max(position, end - 3)) if end == len(data) else None
+        if cut_character is not None:
+            end = cut_character.start()
         if end > position:
             self._sink.write(_unescape(data[position:end]))
         if end < len(data) and data[end] == _QUOTE:
             self._state = self._read_next
             return end + 1
-        return NOT_JSON if len(data) - end > MAX_ESCAPE_BYTES else end
+        may_be_cut = len(data) - end <= MAX_ESCAPE_BYTES
+        return end if may_be_cut else NOT_JSON
 
     def _read_key(self, data: bytes, position: int) -> int:
-        """Read the key of the next value with its colon, or close an empty object.
-
-        Returns the position behind it. `start` of an incomplete key asks for more bytes; `NOT_JSON` is an error.
-        """
+        """Read the key of the next value with its colon, or close an empty object."""
         start = self._skip_space(data, position)
         if start == len(data):
             return start
         if data[start] == ord("}") and self._may_close:
             return self._close(data, start)
-        key = _OBJECT_KEY.match(data, start)
-        if key is None:
-            return start if data[start] == _QUOTE else NOT_JSON  # a key that began may go on in the next bytes
-        self.path[-1] = json.loads(b'"' + key[1] + b'"')
-        self._keep(key[0])
+        match = _OBJECT_KEY.match(data, start)
+        if match is None:
+            may_be_cut = data[start] == _QUOTE  # then the key goes on in the next piece
+            return start if may_be_cut else NOT_JSON
+        self.path[-1] = json.loads(match["key"])
+        self._keep(match.group())
         self._state, self._may_close = self._read_value, False
-        return key.end()
+        return match.end()
 
     def _read_next(self, data: bytes, position: int) -> int:
         """Read the comma or the bracket after a value."""
@@ -240,9 +241,10 @@ class JsonSplitter:
         if data[start] != ord(","):
             return self._close(data, start)
         self._keep(b",")
-        last = self.path[-1]
-        if isinstance(last, int):
-            self.path[-1], self._state = last + 1, self._read_value
+        key = self.path[-1]
+        if isinstance(key, int):  # the position in a list
+            self.path[-1] = key + 1
+            self._state = self._read_value
         else:
             self._state = self._read_key
         self._may_close = False
@@ -251,7 +253,7 @@ class JsonSplitter:
     def _close(self, data: bytes, position: int) -> int:
         """Close the object or list that is open around the position. `NOT_JSON` if its closing bracket is not there."""
         opened = self._containers.pop()
-        if data[position] != (ord("}") if opened == ord("{") else ord("]")):
+        if data[position] != _CLOSING_BRACKETS[opened]:
             return NOT_JSON
         self._keep(data[position : position + 1])
         self.path.pop()

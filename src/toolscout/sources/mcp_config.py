@@ -129,10 +129,7 @@ def name_projects(locator: str, folder: Path) -> list[str]:
 
 
 def load_entries(path: Path) -> dict[str, Entry]:
-    """Read the entries of a configuration file by name, in the order of the file. They are not checked.
-
-    Args:
-        path: a file, or `FILE#PROJECT`.
+    """Read the unchecked entries of a file or `FILE#PROJECT` by name, in the order of the file.
 
     Raises:
         SourceError: if the file cannot be read, has no key for servers, or has servers for projects alone.
@@ -307,11 +304,7 @@ def _names_servers(path: Path) -> bool:
 
 
 def server_from_locator(locator: str) -> Server:
-    """Build the server of a URL or a command line.
-
-    Raises:
-        SourceError: if the locator is neither.
-    """
+    """Build the server of a URL or a command line. Raises SourceError if the locator is neither."""
     try:
         if urlsplit(locator).scheme in ("http", "https"):
             name, origin = _name_url(locator), show_url(locator)
@@ -357,13 +350,9 @@ _GENERIC_LABELS: Final = {"mcp", "api", "www", "server"}
 
 
 def _skip_options(program: str, words: Sequence[str]) -> list[str]:
-    """Return the words of a command line from the package or script that a program runs. Empty: it names none.
+    """Return the words after a program from the package or script that it runs. Empty: it names none.
 
-    Options and subcommands of the program are left out, and assignments of variables (`A=1`).
-
-    Args:
-        program: the name of the program, which may be a launcher such as `npx`.
-        words: the words after it.
+    Options and subcommands before it are skipped, and assignments of variables (`A=1`).
     """
     words_left = list(words)
     while words_left:
@@ -482,10 +471,8 @@ def show_url(url: str) -> str:
 def _find_value(server: Server, reference: str, environ: Mapping[str, str]) -> tuple[str, str]:
     """Return the name and the value of a variable `${reference}` in an entry.
 
-    The reference is `NAME`, `env:NAME`, `file:PATH` or `input:ID`, and may end with `:-` and a default.
-
-    Raises:
-        SourceError: if it has no value. The message contains no value.
+    The reference is `NAME`, `env:NAME`, `file:PATH` or `input:ID`, and may end with `:-` and a default. Raises
+    SourceError, without a value in its message, if there is none.
     """
     reference, has_default, default = reference.partition(":-")
     kind, name = reference.split(":", 1) if ":" in reference else ("env", reference)

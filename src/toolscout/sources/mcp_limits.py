@@ -89,14 +89,10 @@ def choose_part(path: JsonPath) -> str:
 
 
 class SpillWriter:
-    """Splits one message: large values of a result go to a file, the rest stays in memory.
-
-    Attributes:
-        size: bytes that were read.
-    """
+    """Splits one message: large values of a result go to a file, the rest stays in memory."""
 
     def __init__(self, spills: Spills) -> None:
-        self.size = 0
+        self.size = 0  # bytes of the message that were read
         self._spills = spills
         self._path = spills.folder / f"{secrets.token_urlsafe(12)}{PARTIAL}"
         self._file: IO[bytes] | None = None  # made for the first value
@@ -108,9 +104,7 @@ class SpillWriter:
     def feed(self, piece: bytes) -> None:
         """Parse the next piece of the message: large values go to the file, all else stays in memory.
 
-        Raises:
-            ValueError: if the message is not JSON, if what stays in memory is too large, or if the file cannot be
-                written.
+        Raises ValueError if the message is not JSON, the rest is too large, or the file cannot be written.
         """
         self.size += len(piece)
         try:
@@ -123,8 +117,7 @@ class SpillWriter:
     def finish(self) -> bytes:
         """Return the message without its large values. Its `_meta` names the file, for `Spills.take`.
 
-        Raises:
-            ValueError: if the message is not complete.
+        Raises ValueError if the message is not complete.
         """
         self._splitter.finish()
         if self._file is None:
@@ -132,9 +125,10 @@ class SpillWriter:
         self._file.close()
         self._close_part()
         message = msgspec.json.decode(self._rest)
-        meta = message["result"].get("_meta")
+        result = message["result"]
+        meta = result["_meta"] if isinstance(result.get("_meta"), dict) else {}
         token = self._spills.keep(Spill(self._path, self._parts))
-        message["result"]["_meta"] = {**(meta if isinstance(meta, dict) else {}), SPILL: token}
+        result["_meta"] = {**meta, SPILL: token}
         return msgspec.json.encode(message)
 
     def abandon(self) -> None:
@@ -214,40 +208,39 @@ class LongLine(NamedTuple):
 
 
 class LineSplitter:
-    """Cuts a stream of bytes into lines and keeps at most `limit` bytes of one line in memory.
-
-    Attributes:
-        discarded: bytes of the current line that were thrown away.
-    """
+    """Cuts a stream of bytes into lines and keeps at most `limit` bytes of one line in memory."""
 
     def __init__(self, limit: int = MAX_MESSAGE_BYTES, spills: Spills | None = None, prefix: bytes = b"") -> None:
         """Cut into lines.
 
         Args:
             limit: bytes of one line. A longer one becomes a `LongLine`.
-            spills: where the large values of lines above 2 MiB go, if the line is the JSON of a result. None: nowhere.
+            spills: where the large values of results above 2 MiB go. None: they are not taken out of the line.
             prefix: the bytes before the JSON of each message in an event stream, such as `data:`.
         """
         self.limit = limit
-        self.discarded = 0
+        self.discarded = 0  # bytes of the current line that were thrown away
         self._spills, self._prefix = spills, prefix
         self._writer: SpillWriter | None = None  # of a line that is so long that its values go to a file
         self._parts: list[bytes] = []  # of the current line
         self._size = 0  # bytes of the current line
-        self._head = self._tail = b""  # first and last bytes of a line that is too long; its id may be among them
+        self._head = self._tail = b""  # first and last bytes of a line that is too long, for `find_request_id`
 
     def feed(self, chunk: bytes) -> Iterator[bytes | LongLine]:
         """Yield every line that ends in `chunk`, without its line break."""
-        start = 0
-        while (end := chunk.find(b"\n", start)) >= 0:
-            if self._size or end - start > min(self.limit, SPLIT_BYTES):
-                self._add_piece(chunk[start:end])
-                yield self._finish_line()
+        start, end = 0, chunk.find(b"\n")
+        while end >= 0:
+            piece = chunk[start:end]
+            is_whole_line = self._size == 0
+            if is_whole_line and len(piece) <= min(self.limit, SPLIT_BYTES):
+                yield piece
             else:
-                yield chunk[start:end]
+                self._add_piece(piece)
+                yield self._finish_line()
             start = end + 1
+            end = chunk.find(b"\n", start)
         if start < len(chunk):
-            self._add_piece(chunk[start:] if start else chunk)
+            self._add_piece(chunk[start:])
 
     def _add_piece(self, piece: bytes) -> None:
         """Add bytes to the current line. If it gets too long, its large values go to a file, or it is discarded."""
@@ -260,32 +253,34 @@ class LineSplitter:
             self._split(piece)
             return
         self._parts.append(piece)
-        spills = self._spills if self._size > SPLIT_BYTES else None
-        if spills is None and self._size <= self.limit:
+        max_in_memory = self.limit if self._spills is None else min(self.limit, SPLIT_BYTES)
+        if self._size <= max_in_memory:
             return
         line = b"".join(self._parts)
         self._head, self._parts = line[:EDGE_BYTES], []
-        if spills is not None and line.startswith(self._prefix):
-            self._writer = spills.open()
+        may_be_result = self._size > SPLIT_BYTES and line.startswith(self._prefix)
+        if self._spills is not None and may_be_result:
+            self._writer = self._spills.open()
             self._split(line[len(self._prefix) :])
         else:
             self._discard(line)
 
     def _discard(self, piece: bytes) -> None:
-        """Throw the current line away, and whatever else comes of it. `piece`: its last bytes so far."""
-        self._tail, self.discarded = piece[-EDGE_BYTES:], self._size
+        """Throw the current line away, with all its later bytes. `piece`: the last bytes that arrived of it."""
+        self._tail = piece[-EDGE_BYTES:]
+        self.discarded = self._size
 
     def _split(self, piece: bytes) -> None:
         """Pass a piece of a large message to its writer. Discard the line if it cannot be split or gets too large."""
         assert self._writer is not None
         try:
             self._writer.feed(piece)
-            if self._size <= MAX_DISCARDED_BYTES:
-                return
-        except ValueError:
-            pass  # no JSON, too much outside of the large values, or the file cannot be written
-        self._drop_writer()
-        self._discard(piece)
+            can_go_on = self._size <= MAX_DISCARDED_BYTES
+        except ValueError:  # no JSON, too much outside of the large values, or the file cannot be written
+            can_go_on = False
+        if not can_go_on:
+            self._drop_writer()
+            self._discard(piece)
 
     def _drop_writer(self) -> None:
         """Give up splitting the current line, and remove its file."""
@@ -313,8 +308,10 @@ class LineSplitter:
         line: bytes | LongLine
         if self._writer is not None:
             line = self._end_message()
+        elif self.discarded:
+            line = LongLine(self._head, self._tail)
         else:
-            line = LongLine(self._head, self._tail) if self.discarded else b"".join(self._parts)
+            line = b"".join(self._parts)
         self.discarded, self._parts, self._size = 0, [], 0
         self._head = self._tail = b""
         return line
