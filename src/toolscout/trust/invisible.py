@@ -60,7 +60,8 @@ def find_invisible(text: str) -> Iterator[str]:
         counts.update(map(_classify, run[0]))
     for kind, count in counts.items():
         hidden_text = _read_tags(text) if kind == "tag characters" else ""
-        yield f"{count} {kind}" + (f", which spell “{quote(hidden_text)}”" if hidden_text else "")
+        spelling = f", which spell “{quote(hidden_text)}”" if hidden_text else ""
+        yield f"{count} {kind}{spelling}"
 
 
 def _read_tags(text: str) -> str:
@@ -99,7 +100,7 @@ def _is_needed(run: re.Match[str], text: str) -> bool:
     letters = run[0]
     before = text[run.start() - 1] if run.start() else ""
     after = text[run.end() : run.end() + 1]
-    is_between_foreign = not before.isascii() and not after.isascii()  # "", at an end of the text, is ASCII
+    is_between_foreign = not (before.isascii() or after.isascii())  # "", at an end of the text, is ASCII
     if letters == "\ufeff":  # a byte order mark
         return not before
     if letters in ("\u200b", "\u200c", "\u200d"):  # between letters of Thai, Persian or Hindi, or parts of an emoji
@@ -112,14 +113,17 @@ def _is_needed(run: re.Match[str], text: str) -> bool:
 
 
 def _is_needed_variant(letters: str, before: str, is_between_foreign: bool) -> bool:
-    """Tell whether a run selects a variant of an emoji, an ideograph or a Mongolian letter before it."""
+    """Tell whether a run selects a variant of an emoji, an ideograph or a Mongolian letter, which is `before` it."""
     if letters in ("\ufe0f", "\ufe0e"):  # selects the emoji or the plain form of the sign before it
         return bool(before) and not before.isalpha() and not before.isspace()
     if letters == "\ufe0f\u200d":  # the same, joined to the next part of an emoji
         return is_between_foreign and not before.isalpha()
-    if len(letters) == 1 and "\U000e0100" <= letters <= "\U000e01ef":
+    if len(letters) > 1:
+        return False
+    if "\U000e0100" <= letters <= "\U000e01ef":
         return bool(_IDEOGRAPH.match(before))
-    return len(letters) == 1 and "\u180b" <= letters <= "\u180f" and "\u1800" <= before <= "\u18af"
+    is_mongolian = "\u1800" <= before <= "\u18af"
+    return is_mongolian and "\u180b" <= letters <= "\u180f"
 
 
 def _is_latin(letter: str) -> bool:

@@ -306,18 +306,16 @@ class Policies:
             if not entry.name.strip() or entry.name in callers:
                 raise ConfigError(f"{where}: expected a name of its own, found an empty or a repeated one")
             rules = Rules(check_patterns(where, entry.allow), check_patterns(where, entry.deny), entry.read_only)
-            caller = callers[entry.name] = Caller(entry.name, rules, entry.operator)
-            for key in [entry.key] if isinstance(entry.key, str) else entry.key:
+            caller = Caller(entry.name, rules, entry.operator)
+            callers[entry.name] = caller
+            hashed_keys = [entry.key] if isinstance(entry.key, str) else entry.key
+            for key in hashed_keys:
                 _check_key(where, key, keys)
                 keys.append((key, caller))
             _add_subjects(where, entry.subjects, caller, subjects)
         default = None if file.default is None else dataclasses.replace(callers[file.default], is_anonymous=True)
-        return cls(
-            tuple(callers.values()),
-            default,
-            tuple(keys),
-            None if file.tokens is None else _TokenChecker(path, file.tokens, subjects),
-        )
+        tokens = None if file.tokens is None else _TokenChecker(path, file.tokens, subjects)
+        return cls(tuple(callers.values()), default, tuple(keys), tokens)
 
     def explain_idle_callers(self) -> list[str]:
         """Write a sentence for each caller that nobody can be, and for each one that may see no tool."""
@@ -333,7 +331,8 @@ class Policies:
                     f"Nobody can be the caller {caller.name!r}: it has no key and no subjects, and is not the default. "
                     f"Write  default = {caller.name!r}  at the top of the file, or add a key with  toolscout key NAME"
                 )
-            if caller.rules and not caller.rules.allow and not caller.operator:  # an operator may need no tool
+            allows_nothing = caller.rules is not None and not caller.rules.allow
+            if allows_nothing and not caller.operator:  # an operator may need no tool
                 sentences.append(
                     f"The policy of {caller.name!r} allows nothing, so this caller sees no tool. "
                     "Write  allow = ['**']  to allow everything that it does not deny"
@@ -435,7 +434,7 @@ def check_patterns(where: str, patterns: Iterable[str]) -> frozenset[str]:
 
 
 def _check_key(where: str, key: str, taken: Sequence[tuple[str, Caller]]) -> None:
-    """Refuse a key that is not hashed, or that another caller has too."""
+    """Refuse a key that is not hashed, or is one of `taken`, the keys before it in the file."""
     if not _KEY.fullmatch(key):
         raise ConfigError(
             f"{where}: expected a hashed key (sha256: and 64 hex digits), found something else: keys do not belong "
@@ -449,14 +448,7 @@ def _check_key(where: str, key: str, taken: Sequence[tuple[str, Caller]]) -> Non
 
 
 class _TokenChecker:
-    """Checks tokens as an OAuth resource server: signature, issuer, audience, expiry, scopes.
-
-    Attributes:
-        table: the table `[tokens]` of the policy file.
-        subjects: value of the claim that names a caller → the caller.
-        step_up: scopes that some tools need, with the patterns of these tools.
-        keys: the issuer's public keys, or a client that fetches them.
-    """
+    """Checks tokens as an OAuth resource server: signature, issuer, audience, expiry, scopes."""
 
     def __init__(self, path: Path, table: _TokensTable, subjects: dict[str, Caller]) -> None:
         wrong = [name for name in table.algorithms if name not in ALGORITHMS]
@@ -467,7 +459,8 @@ class _TokenChecker:
             )
         if not table.issuer or not table.audience:
             raise ConfigError(f"{path}: expected an issuer and an audience in [tokens], found an empty one")
-        self.table, self.subjects = table, subjects
+        self.table = table
+        self.subjects = subjects  # value of the claim that names a caller → the caller
         self.step_up: Withheld = tuple(
             (scope, check_patterns(f"{path}: step_up {scope!r}", patterns)) for scope, patterns in table.step_up.items()
         )
