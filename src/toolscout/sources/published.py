@@ -73,11 +73,10 @@ def is_published(locator: str) -> bool:
 
 
 def prepare(locator: str, name: str | None, settings: Settings) -> Path:
-    """Write the mcpServers file of a bundle or a registry's entry, and return it.
+    """Write the mcpServers file of a bundle or a registry's entry, and return its path.
 
     Raises:
-        SourceError: if it cannot be read, or would start a program that the user does not trust yet. The message says
-            which, and how to trust it.
+        SourceError: if it cannot be read, or would start a program that the user does not trust yet.
     """
     bundles = settings.home / BUNDLES_FOLDER
     if locator.startswith(REGISTRY_PREFIX):
@@ -155,14 +154,13 @@ class PublishedServer:
             raise SourceError(f"{self.name}: expected an exact version in its server.json, found {self.version[:60]!r}")
 
     def build_entry(self, prefix: str, wanted_kind: str = "") -> Schema:
-        """Build the entry of an mcpServers file: of a remote server, or else of a package that runs on this machine.
+        """Build the entry of an mcpServers file: of a remote server, or of a package that runs on this machine.
+
+        A package of the kind mcpb is returned as it is, because it must be downloaded first.
 
         Args:
             prefix: of the environment variables for the values that the user must give.
-            wanted_kind: `remote`, or the kind of package: npm, pypi, oci, mcpb. Empty: the first that there is.
-
-        Returns:
-            The entry. A package of the kind mcpb is returned as it is, because it must be downloaded first.
+            wanted_kind: `remote`, npm, pypi, oci or mcpb. Empty: `remote` if there is one, or the first package.
 
         Raises:
             SourceError: if there is nothing of that kind, or its version is not exact.
@@ -205,11 +203,7 @@ def split_locator(locator: str) -> tuple[str, str, str]:
 
 
 def fetch_server(name: str, version: str, settings: Settings) -> PublishedServer:
-    """Fetch one version of a server from the registry of the settings. Without a version, the latest.
-
-    Raises:
-        SourceError: if the registry does not answer, or has no such server.
-    """
+    """Fetch one version of a server from the registry of the settings. Without a version, the latest."""
     base = settings.registry.rstrip("/")
     path = f"servers/{quote(name, safe='')}/versions/{quote(version or 'latest', safe='')}"
     contents = (_download(f"{base}/{api}/{path}", MAX_DOCUMENT_BYTES, settings) for api in API_VERSIONS)
@@ -226,11 +220,7 @@ def fetch_server(name: str, version: str, settings: Settings) -> PublishedServer
 
 
 def fetch_bundle(package: Mapping[str, object], folder: Path, settings: Settings) -> Path:
-    """Download the bundle that a `server.json` names, and compare it with the digest there.
-
-    Raises:
-        SourceError: if it cannot be downloaded, or is not the one that was published.
-    """
+    """Download the bundle that a `server.json` names. Raises SourceError if its digest differs from the one there."""
     address, expected = str(package.get("identifier") or ""), str(package.get("fileSha256") or "").lower()
     if not re.fullmatch(r"[0-9a-f]{64}", expected):
         raise SourceError(f"{address[:200]}: expected fileSha256 beside a bundle, found none: it cannot be checked")
@@ -381,14 +371,7 @@ def unpack(bundle: Path, folder: Path) -> Path:
         SourceError: if it is no bundle, or could do harm when it is unpacked: paths that lead out of it, links, sizes
             that nobody needs. No unpacked file is left then.
     """
-    try:
-        with bundle.open("rb") as stream:
-            hashed = hashlib.sha256()
-            while piece := stream.read(UNPACK_PIECE_BYTES):
-                hashed.update(piece)
-    except OSError as error:
-        raise SourceError(f"{bundle}: this bundle cannot be read: {error.strerror}") from None
-    digest = hashed.hexdigest()[:32]
+    digest = _hash_bundle(bundle)[:32]
     target, partial = folder / digest, folder / f".{digest}.{os.getpid()}.partial"
     if target.is_dir():
         return target
@@ -406,6 +389,17 @@ def unpack(bundle: Path, folder: Path) -> Path:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return target
+
+
+def _hash_bundle(bundle: Path) -> str:
+    hashed = hashlib.sha256()
+    try:
+        with bundle.open("rb") as stream:
+            while piece := stream.read(UNPACK_PIECE_BYTES):
+                hashed.update(piece)
+    except OSError as error:
+        raise SourceError(f"{bundle}: this bundle cannot be read: {error.strerror}") from None
+    return hashed.hexdigest()
 
 
 def _check_files(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:

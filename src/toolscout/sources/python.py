@@ -98,20 +98,20 @@ def _read_stdlib(source: str) -> Reading:
     problems: list[Problem] = []
     absent: list[Problem] = []
     modules: list[tuple[str, ModuleType]] = []
-    for name in sorted(sys.stdlib_module_names.difference(SKIPPED_STDLIB.split())):
-        if not name.startswith("_"):
-            try:
-                modules += _walk_modules(name, _import_module(name), absent)
-            except SourceError as error:
-                absent.append(Problem(name, str(error)))
+    public_names = {name for name in sys.stdlib_module_names if not name.startswith("_")}
+    for name in sorted(public_names.difference(SKIPPED_STDLIB.split())):
+        try:
+            modules += _walk_modules(name, _import_module(name), absent)
+        except SourceError as error:
+            absent.append(Problem(name, str(error)))
     members = _remove_aliases(member for name, module in modules for member in _list_members(name, module, problems))
     methods = [method for member in members for method in _list_methods(member, inherited=False)]
     documented = [member for member in _remove_aliases([*members, *methods]) if _is_documented(member.value)]
     message = f"imported {len(modules)} modules of Python {platform.python_version()}"
     if absent:
-        names = [problem.entry for problem in absent]
-        unnamed = f" and {len(names) - MAX_NAMED_MODULES} more" if len(names) > MAX_NAMED_MODULES else ""
-        message += f"; not in this installation: {', '.join(names[:MAX_NAMED_MODULES])}{unnamed}"
+        message += f"; not in this installation: {', '.join(problem.entry for problem in absent[:MAX_NAMED_MODULES])}"
+    if len(absent) > MAX_NAMED_MODULES:
+        message += f" and {len(absent) - MAX_NAMED_MODULES} more"
     return _build_reading(source, documented, problems, message)
 
 

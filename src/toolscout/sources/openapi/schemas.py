@@ -89,17 +89,14 @@ class Schemas:
         self._brief = False
 
     def expand(self, node: object, base: str, detail: Detail, *, hidden: str, size: int) -> Schema | bool:
-        """Expand a schema.
+        """Expand a schema, or return it if it is a boolean.
 
         Args:
-            node: the schema. A boolean is a schema too.
+            node: the schema.
             base: location of the document that contains it.
             detail: how much of it is expanded.
-            hidden: a keyword. Properties for which it is true are left out: readOnly in requests, writeOnly in results.
-            size: the largest size of the result, in characters, approximately.
-
-        Raises:
-            TooLarge: if the result is larger.
+            hidden: properties with this keyword are left out: readOnly in requests, writeOnly in results.
+            size: approximate limit of the result, in characters. TooLarge is raised above it.
         """
         if isinstance(node, Mapping) and list(node) == ["$ref"]:  # all references to a schema share its memo
             try:
@@ -242,7 +239,7 @@ class Schemas:
         return copied
 
     def _translate_dialect(self, schema: Schema) -> Schema:
-        """Convert OpenAPI's own keywords and types to JSON Schema, and remove hidden properties. Changes `schema`."""
+        """Convert OpenAPI's own keywords and types to JSON Schema, in place, and remove hidden properties."""
         kind = schema.get("type")
         if kind == "file":
             schema.update(type="string", format="binary")
@@ -256,13 +253,16 @@ class Schemas:
                 is_exclusive = schema.pop(exclusive)
                 if is_exclusive and bound in schema:
                     schema[exclusive] = schema.pop(bound)
-        properties = schema.get("properties", {})
-        hidden = [name for name, inner in properties.items() if as_object(inner).get(self._hidden_keyword)]
-        for name in hidden:
-            del properties[name]
-        if hidden:
-            schema["required"] = [name for name in schema.get("required", []) if name not in hidden]
+        self._remove_hidden(schema)
         return schema
+
+    def _remove_hidden(self, schema: Schema) -> None:
+        properties = schema.get("properties", {})
+        hidden_names = [name for name, inner in properties.items() if as_object(inner).get(self._hidden_keyword)]
+        for name in hidden_names:
+            del properties[name]
+        if hidden_names:
+            schema["required"] = [name for name in schema.get("required", []) if name not in hidden_names]
 
     def _count_chars(self, size: int) -> None:
         """Count characters of the expanded schema. Raises TooLarge if it has more than `expand` was asked for."""
