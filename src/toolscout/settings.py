@@ -101,14 +101,15 @@ class Between:
     above: bool = False
 
     def __contains__(self, value: object) -> bool:
-        if not isinstance(value, int | float) or not self.low <= value <= self.high:
+        if not isinstance(value, int | float):
             return False
-        return value != self.low or not self.above
+        is_above_low = value > self.low if self.above else value >= self.low
+        return is_above_low and value <= self.high
 
     def __str__(self) -> str:
-        if self.above:
-            return f"above {self.low:,}" + ("" if self.high == math.inf else f" and at most {self.high:,}")
-        return f"of at least {self.low:,}" if self.high == math.inf else f"from {self.low:,} to {self.high:,}"
+        if self.high == math.inf:
+            return f"above {self.low:,}" if self.above else f"of at least {self.low:,}"
+        return f"above {self.low:,} and at most {self.high:,}" if self.above else f"from {self.low:,} to {self.high:,}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,8 +178,8 @@ def refuse_user(address_and_model: str, origin: str = "argument", *, name: str =
     Raises:
         ConfigError: for an `@` before the model's name. The message does not show the address.
     """
-    address, mark, _ = address_and_model.rpartition("#")
-    if "@" in (address if mark else address_and_model):
+    address = address_and_model.rsplit("#", maxsplit=1)[0]
+    if "@" in address:
         raise ConfigError(
             f"{name}: expected an address without user and password, found one with an '@' ({origin}). Put the key "
             f"into {KEY_PLACES[name]}"
@@ -224,7 +225,8 @@ def _check_index(index: str, origin: str) -> None:
     """
     _, _, address = index.partition(":")
     has_password = re.search(r"//[^/@?]*:[^/@?]*@|[?&]\w*password=", address)  # USER:PASSWORD@, or ?password=
-    if has_password or ("@" in address and "postgres" not in address):  # an address of PostgreSQL may have a user alone
+    has_user = "@" in address and "postgres" not in address  # an address of PostgreSQL may have a user alone
+    if has_password or has_user:
         raise ConfigError(
             f"index: expected an address without a password ({origin}). Use PGPASSWORD or ~/.pgpass for PostgreSQL, "
             "and MILVUS_TOKEN for Milvus"
@@ -234,12 +236,8 @@ def _check_index(index: str, origin: str) -> None:
 def define(default: object, group: str, help: str, *, kind: type | None = None, **field_options: Any) -> Any:
     """Make the field of `Settings` for one setting.
 
-    Args:
-        default: its value if nobody sets it, or a function that returns it.
-        group: see `Setting`.
-        help: see `Setting`.
-        kind: the type of its values; None: the type of the default.
-        **field_options: the other attributes of `Setting`.
+    `default` is its value if nobody sets it, or a function that returns the value. `kind` is the type of its values;
+    None: the type of the default. The other arguments are attributes of `Setting`.
     """
     metadata = {"setting": Setting(group, help, kind or type(default), **field_options)}
     if callable(default):
@@ -618,24 +616,27 @@ def load_settings(
         ConfigError: for an unknown setting or a value of the wrong type, naming the place it came from.
     """
     environ = os.environ if environ is None else environ
-    names = [*list_settings(), *RETIRED]
+    variables = {name: environ.get(_variable(name)) for name in (*list_settings(), *RETIRED)}
     path = file or Path(SETTINGS_FILE_NAME)
     content = _read(path, required=file is not None)
-    from_environment = {name: environ[_variable(name)] for name in names if environ.get(_variable(name))}
-    passed = {name: value for name, value in arguments.items() if value is not None}
     from_file = convert_values(_parse(path, content), str(path))
-    not_from_file = convert_values(from_environment, "environment") | convert_values(passed, "argument")
+    from_environment = convert_values({name: text for name, text in variables.items() if text}, "environment")
+    passed = convert_values({name: value for name, value in arguments.items() if value is not None}, "argument")
     ignored: tuple[str, ...] = ()
-    if file is None and (harmful := needing_trust(from_file)):
-        home = local_folder(_choose_home(not_from_file)["home"])  # its list of trusted folders counts
+    harmful = needing_trust(from_file) if file is None else []
+    if harmful:
+        # The file cannot choose the home whose list of trusted folders counts.
+        home = local_folder(_choose_home(from_environment | passed)["home"])
         if not trusted_folders.is_trusted(home, path.absolute().parent, content):
             from_file = {name: value for name, value in from_file.items() if name not in harmful}
             ignored = tuple(harmful)
             if report:
                 _report_ignored(path.absolute(), content, ignored)
-    values = {**from_file, **not_from_file}
-    places = [(passed, "argument"), (from_environment, "environment"), (from_file, str(path))]
-    origins = {name: next(place for place_values, place in places if name in place_values) for name in values}
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for place_values, place in ((from_file, str(path)), (from_environment, "environment"), (passed, "argument")):
+        values |= place_values
+        origins |= dict.fromkeys(place_values, place)
     return Settings(**values | _choose_home(values), origins=origins, ignored=ignored)
 
 
@@ -646,7 +647,8 @@ def _choose_home(values: Mapping[str, Any]) -> dict[str, Any]:
         NotFound: if a home that is a folder has no such tenant.
     """
     root = values.get("home", Settings().home)
-    tenant = values.get("tenant") or (DEFAULT_TENANT if isinstance(root, Path) else root.tenant)
+    root_tenant = DEFAULT_TENANT if isinstance(root, Path) else root.tenant
+    tenant = values.get("tenant") or root_tenant
     home = place_tenant(root, tenant)
     require_folder(root, tenant)
     return {"home": local_folder(home), "tenant": tenant, "database": find_shared(home)}
@@ -719,7 +721,7 @@ def _variable(name: str) -> str:
 
 
 def _read(path: Path, *, required: bool) -> bytes:
-    """Return the content of a settings file; if there is none, an error if it is `required`, else nothing."""
+    """Return the content of a settings file. If there is none: b"", or an error if the file is `required`."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -783,7 +785,7 @@ def convert_value(name: str, value: Any, kind: type, origin: str) -> Any:
     try:
         if kind is bool:
             return value if isinstance(value, bool) else BOOLEAN_WORDS[str(value).lower()]
-        if isinstance(value, bool):
+        if isinstance(value, bool):  # Python would take it for the number 0 or 1
             raise ValueError
         if kind is tuple:
             return _split_names(value)
@@ -825,12 +827,10 @@ def parse_llm_budget(text: str) -> dict[str, float | None]:
         unit, _, number = part.partition("=")
         try:
             limit = float(number.replace("_", ""))
-            is_free = unit in limits and limits[unit] is None  # a known unit, which has no limit yet
-            if not is_free or not 0 <= limit < math.inf:
-                raise ValueError
         except ValueError:
-            raise ConfigError(
-                f"llm_budget: expected limits like calls=500,tokens=200000,dollars=2, found {part!r}"
-            ) from None
+            limit = math.nan
+        is_first_of_unit = unit in limits and limits[unit] is None
+        if not is_first_of_unit or not 0 <= limit < math.inf:
+            raise ConfigError(f"llm_budget: expected limits like calls=500,tokens=200000,dollars=2, found {part!r}")
         limits[unit] = limit
     return limits

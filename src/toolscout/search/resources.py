@@ -53,7 +53,7 @@ class Extras:
     """
 
     def __init__(self, lasting: bool = False) -> None:
-        """Begin empty. `lasting`: whether the owner keeps the objects from one build to the next, and closes them."""
+        """Begin empty. `lasting`: see the attributes."""
         self.lasting, self.rehearse = lasting, False
         self._items: dict[type, object] = {}  # class → its object
 
@@ -66,7 +66,8 @@ class Extras:
         """Return the object of class `kind`. If there is none yet, `make` makes it, and later calls return it."""
         item = self.find(kind)
         if item is None:
-            item = self._items[kind] = make()
+            item = make()
+            self._items[kind] = item
         return item
 
     def list_items(self) -> list[object]:
@@ -111,19 +112,13 @@ class Resources(Protocol):
         """What packages lend to their own rankers."""
 
     def load_encoder(self) -> Encoder:
-        """Return the encoder, and load it first if it is given by name."""
+        """Return the encoder. One that is given by name is loaded at the first call."""
 
     def encode_queries(self, encoder: Encoder, texts: Sequence[str]) -> Vectors:
         """Encode queries as `(n, dim)` unit rows."""
 
     def encode_tools(self, encoder: Encoder, tools: Sequence[Tool], style: str = "named") -> Vectors:
-        """Encode tools as `(n, dim)` unit rows.
-
-        Args:
-            encoder: makes the vectors.
-            tools: what to encode.
-            style: which text of a tool is encoded: a key of `toolscout.types.STYLES`, or `named`.
-        """
+        """Encode tools as `(n, dim)` unit rows. `style`: which text of a tool, a key of `STYLES` or `named`."""
 
     def index_tools(self, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> Exact:
         """Return the index that scores all tools of the catalogue by their vectors."""
@@ -134,7 +129,7 @@ class Resources(Protocol):
     def index_nearest_words(
         self, catalogue: Catalogue, encoder: Encoder, style: str = "named", settings: BM25Settings = CODE_SETTINGS
     ) -> BM25 | WordsInEngine:
-        """Return the BM25 index, or the engine that stores its weights beside the vectors of an encoder."""
+        """Return the BM25 index, or the engine that scores words like BM25 if it stores the vectors and the words."""
 
     def build_recipe(self, name: str, catalogue: Catalogue, model: Path | None = None) -> Stage:
         """Build another recipe over the same resources."""

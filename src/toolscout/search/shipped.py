@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -33,12 +34,10 @@ def read_shipped(file: Path, kind: type[T], format_name: str, is_sound: Callable
     Raises:
         StoreError: if the file cannot be read, is no such model, or has numbers that cannot be used.
     """
-    try:
+    model: T | None = None
+    with suppress(OSError, msgspec.MsgspecError):  # no model is read then
         model = msgspec.json.decode(file.read_bytes(), type=kind)
-        if model.format == format_name and is_sound(model):
-            return model
-    except (OSError, msgspec.MsgspecError):
-        pass  # for the caller, the same as a model that is not sound
-    raise StoreError(
-        f"{file} is damaged, or has another format than {format_name}. Install toolscout again, or fit it anew"
-    )
+    if model is None or model.format != format_name or not is_sound(model):
+        message = f"{file} is damaged, or has another format than {format_name}"
+        raise StoreError(f"{message}. Install toolscout again, or fit it anew")
+    return model

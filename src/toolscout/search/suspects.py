@@ -61,8 +61,10 @@ def _list_screened(catalogue: Catalogue, key: str) -> frozenset[str]:
 def _screen_new(catalogue: Catalogue, key: str) -> list[str]:
     """Screen the new and changed tools, and add those of the others that the snapshot before found. Returns ids."""
     ids: set[str] = set()
-    positions = None  # of the tools to screen: all
-    if (earlier := catalogue.earlier) and (encoded := earlier.load_value(key)):
+    positions = None  # of the tools to screen; None: all
+    earlier = catalogue.earlier
+    encoded = earlier.load_value(key) if earlier else None
+    if earlier and encoded:
         positions = earlier.new_positions
         kept_ids = {catalogue.ids[position] for position in earlier.kept_positions.tolist()}
         ids = kept_ids & set(msgspec.json.decode(encoded, type=list[str]))

@@ -62,7 +62,7 @@ class Source(Protocol):
 
 
 def _claims_nothing(subject: object) -> bool:
-    """Claim nothing, for a kind that is read only if it is named."""
+    """Claim no locator, folder or document: the default of the three tests of a `SourceKind`."""
     return False
 
 
@@ -184,8 +184,11 @@ def detect(locator: str) -> str:
     if _REPOSITORY.match(locator):
         advice = "Add the command that starts its server, such as 'npx -y PACKAGE'."
         raise SourceError(f"{locator}: this is the address of a repository. {advice}")
-    if kind := next((kind.name for kind in KIND_TABLE if kind.claims_text(locator)), None):
-        return _detect_remote(locator) if kind == "mcp" and _is_url(locator) else kind
+    kind = next((kind.name for kind in KIND_TABLE if kind.claims_text(locator)), None)
+    if kind == "mcp" and _is_url(locator):
+        return _detect_remote(locator)
+    if kind is not None:
+        return kind
     if re.match(r"\w+://", locator) and plugin_prefix(locator) is None:
         raise SourceError(f"{locator}: toolscout reads from http:// and https:// addresses only. Download it first.")
     path = Path(os.path.expanduser(locator))
@@ -204,7 +207,8 @@ def _detect_remote(url: str) -> str:
     from toolscout.sources.documents import is_openapi_address
 
     is_server = re.search(r"^https?://[^/]+/?$|/(mcp|sse|messages?)(/|$)", url.partition("?")[0], re.I)
-    return "openapi" if not is_server and is_openapi_address(url) else "mcp"
+    is_document = not is_server and is_openapi_address(url)
+    return "openapi" if is_document else "mcp"
 
 
 def _detect_folder(locator: str, path: Path) -> str:
@@ -216,24 +220,27 @@ def _detect_folder(locator: str, path: Path) -> str:
     if kind := next((kind.name for kind in KIND_TABLE if kind.claims_folder(path)), None):
         return kind
     inside = next((name for name in _FILES_IN_FOLDERS if (path / name).is_file()), None)
-    advice = "" if inside is None else f". Did you mean '{os.path.join(locator, inside)}'?"
+    advice = f". Did you mean '{os.path.join(locator, inside)}'?" if inside else _advise_plugins(path)
     missing = "expected a folder with corpus.jsonl or SKILL.md, found a folder without them"
-    raise SourceError(f"{locator}: {missing}{advice or _advise_plugins(path, '')}")
+    raise SourceError(f"{locator}: {missing}{advice}")
 
 
-def _advise_plugins(path: Path, otherwise: str) -> str:
-    """Return the advice to read a path with a plug-in, with a full stop before it; `otherwise` if that cannot help.
+def _advise_plugins(path: Path) -> str:
+    """Return the advice to read a path with a plug-in, with a full stop before it; "" if no plug-in may read it.
 
-    Which plug-in understands the path is not known, because none is imported. One that is named after the suffix does.
+    No plug-in is imported, so their names are all that is known. A plug-in with the name of the suffix reads the path.
     """
     installed = plugins.list_plugins(plugins.SOURCE_PLUGINS)
     names = sorted({plugin.name for plugin in installed if plugins.explain_refusal(plugin) is None})
     if not names or path.suffix in _DOCUMENT_SUFFIXES:
-        return otherwise
-    if (suffix := path.suffix.lower().lstrip(".")) in names:
+        return ""
+    suffix = path.suffix.lower().lstrip(".")
+    if suffix in names:
         return f". The plug-in {suffix} reads it: toolscout add {shlex.quote(f'{suffix}:{path}')}"
-    others = f" (or with {', '.join(f'{name}:' for name in names[1:])} in front)" if names[1:] else ""
-    return f". A plug-in may read it: toolscout add {shlex.quote(f'{names[0]}:{path}')}{others}"
+    first, *others = names
+    prefixes = ", ".join(f"{name}:" for name in others)
+    alternatives = f" (or with {prefixes} in front)" if others else ""
+    return f". A plug-in may read it: toolscout add {shlex.quote(f'{first}:{path}')}{alternatives}"
 
 
 def _detect_command(locator: str) -> str:
@@ -246,10 +253,10 @@ def _detect_command(locator: str) -> str:
     words = _split_command(locator)
     if words and shutil.which(words[0]):
         return "mcp"
-    if len(words) == 1 and (os.sep in locator or Path(locator).suffix):
-        advice = name_nearest(
-            Path(locator).name, _list_names(Path(os.path.expanduser(locator)).parent), "Check its path."
-        )
+    path = Path(os.path.expanduser(locator))
+    looks_like_file = len(words) == 1 and (os.sep in locator or path.suffix)
+    if looks_like_file:
+        advice = name_nearest(path.name, _list_names(path.parent), "Check its path.")
         raise SourceError(f"{locator}: there is no such file. {advice}")
     if _is_module(locator):
         raise SourceError(f"{locator}: there is no such file. For the Python module, add py:{locator}")
@@ -281,8 +288,10 @@ def plugin_prefix(locator: str) -> str | None:
         SourceError: if several packages bring a plug-in of that name.
     """
     prefix, colon, _ = locator.partition(":")
+    if not colon:
+        return None
     try:
-        plugin = plugins.find_plugin(plugins.SOURCE_PLUGINS, prefix) if colon else None
+        plugin = plugins.find_plugin(plugins.SOURCE_PLUGINS, prefix)
     except ConfigError as error:
         raise SourceError(f"{locator}: {error}") from None
     return plugin.name if plugin else None
@@ -295,10 +304,11 @@ def strip_locator(message: str, locator: str) -> str:
     """
     prefix, colon, rest = locator.partition(":")
     path = os.path.expanduser(rest or locator)
-    forms = [locator, rest or locator, path, os.path.normpath(path), os.path.abspath(path)]
-    starts = tuple(f"{form}: " for form in (*forms, *(f"{prefix}{colon}{form}" for form in forms[1:])))
-    while start := next((start for start in starts if message.startswith(start)), None):
-        message = message.removeprefix(start)
+    paths = [rest or locator, path, os.path.normpath(path), os.path.abspath(path)]
+    forms = [locator, *paths, *(f"{prefix}{colon}{path}" for path in paths)]
+    starts = tuple(f"{form}: " for form in forms)
+    while message.startswith(starts):
+        message = message.removeprefix(next(start for start in starts if message.startswith(start)))
     return message
 
 
@@ -323,12 +333,12 @@ def _detect_file(path: Path) -> str:
     try:
         document = load_document(path)
     except SourceError as error:
-        raise SourceError(f"{str(error).rstrip('.')}{_advise_plugins(path, '')}") from None
+        raise SourceError(f"{str(error).rstrip('.')}{_advise_plugins(path)}") from None
     if not isinstance(document, (Mapping, list)):
         reason = "it is empty" if document is None else f"it holds only {describe_type(document)}"
-        advice = _advise_plugins(path, ". See  toolscout add --help")
+        advice = _advise_plugins(path) or ". See  toolscout add --help"
         raise SourceError(f"{path}: this file describes no tools: {reason}{advice}")
-    # One always claims it: `schemas`, the last, claims every object and list.
+    # A kind always claims the document: `schemas`, the last one, claims every object and list.
     kind = next(kind.name for kind in KIND_TABLE if kind.claims_document(document))
     if kind in ("agents", "schemas") and isinstance(document, Mapping) and _is_package_manifest(document):
         raise SourceError(f"{path}: the manifest of a package describes no tools. See  toolscout add --help")
@@ -398,12 +408,13 @@ def _read_with_plugin(locator: str, name: str | None, kind: str, settings: Setti
 def _read_items(reader: Source, locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
     """Read a locator with a plug-in that is a `Source`. `settings` is ignored: a `Source` takes none.
 
-    The ids of its tools are `SOURCE/NAME`. If the user gave the source a name, that name replaces their SOURCE; else
-    the SOURCE of the first tool is the name for all.
+    The ids of the tools are `SOURCE/NAME`. The name that the user gave the source replaces each SOURCE. If the user
+    gave none, the SOURCE of the first tool does.
     """
     items = list(reader.read(locator))
     tools = [item for item in items if isinstance(item, Tool)]
-    source = name or source_name(tools[0].id.partition("/")[0] if tools else locator)
+    first_source = tools[0].id.partition("/")[0] if tools else locator
+    source = name or source_name(first_source)
     renamed = [msgspec.structs.replace(tool, id=f"{source}/{tool.id.partition('/')[2]}") for tool in tools]
     problems = [item for item in items if isinstance(item, Problem)]
     return [Reading(source=source, kind="", tools=renamed, problems=problems)]  # `_check_reading` sets the kind

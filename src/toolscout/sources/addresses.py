@@ -404,10 +404,7 @@ class Downloader:
         return self._portal.call(self._get, url, max_bytes)
 
     async def _get(self, url: str, max_bytes: int) -> Download:
-        """Download at most `max_bytes`.
-
-        The content is empty for another status than 200, and for a stream of events, which has no end.
-        """
+        """Download for `get`. The content is empty for a status other than 200, and for an endless stream of events."""
         try:
             with anyio.fail_after(max(0.0, self._deadline_s - time.monotonic())):
                 async with self._client.stream("GET", url) as response:

@@ -22,7 +22,7 @@ Numbers = npt.NDArray[np.int32]
 Places = npt.NDArray[np.int64]
 """Positions of sets, and so of tools; or positions in a flat array."""
 PairSelector = Callable[[Places, Places], npt.NDArray[np.bool_]]
-"""Positions of the one and of the other of each pair, (n,) → which pairs are selected, (n,)."""
+"""(positions of the first sets of the pairs, positions of the second), (n,) each → which pairs are selected, (n,)."""
 MARK_LANES: Final = 4  # numbers of 64 bits for each set
 PAIRS_BATCH: Final = 1 << 21  # pairs in memory at once
 ROWS_BATCH: Final = 1 << 16  # sets or pairs that are worked on at once
@@ -80,7 +80,7 @@ class WordSets:
 
     def renumber(self, numbers: Numbers) -> WordSets:
         """Return the sets with `numbers[old]` in place of each number, ascending in each set."""
-        keys = (self.list_owners() << 32) + numbers[self.words]  # sorted by set, then by number
+        keys = (self.list_owners() << 32) + numbers[self.words]  # a key sorts by set, and then by number
         keys.sort()
         return WordSets((keys & 0xFFFFFFFF).astype(np.int32), self.ends)
 
@@ -102,9 +102,9 @@ class WordSets:
 
     def find_holders(self, word: int) -> npt.NDArray[np.bool_]:
         """Return for each set whether it has a word, `(n,)`."""
+        holders = np.searchsorted(self.ends, np.flatnonzero(self.words == word), side="right") - 1
         has_word = np.zeros(len(self), dtype=np.bool_)
-        places = np.flatnonzero(self.words == word)
-        has_word[np.searchsorted(self.ends, places, side="right") - 1] = True  # the set that each place is in
+        has_word[holders] = True
         return has_word
 
     def compute_checksums(self) -> npt.NDArray[np.uint64]:
@@ -120,15 +120,16 @@ class WordSets:
     def may_overlap(self, ones: Places, others: Places, least: float) -> npt.NDArray[np.bool_]:
         """Tell for each pair of sets whether their Jaccard overlap may reach `least`. False is certain.
 
-        `ones` and `others` are positions of sets, `(n,)` each; the result is `(n,)`. Each bit in which the marks of two
-        sets differ stands for at least one word of one of them alone. This bounds the number of shared words.
+        `ones` and `others` are positions of sets, `(n,)` each; the result is `(n,)`. For each bit in which the marks of
+        two sets differ, at least one word is in only one of the sets. This bounds the number of shared words.
         """
         if least <= 0:
             return np.ones(len(ones), dtype=np.bool_)
         marks = self._mark()
         total = self.sizes[ones] + self.sizes[others]
-        shared = (total - _count_bits(marks[ones] ^ marks[others])) / 2
-        return shared >= least * (total - shared) * (1 - 1e-9)  # a little lower, as rounding must exclude no pair
+        max_shared = (total - _count_bits(marks[ones] ^ marks[others])) / 2
+        min_shared = least * (total - max_shared)  # overlap = shared / (total - shared)
+        return max_shared >= min_shared * (1 - 1e-9)  # a little lower, as rounding must exclude no pair
 
     def measure_overlap(self, ones: Places, others: Places) -> npt.NDArray[np.float64]:
         """Return the Jaccard overlap, 0 to 1, of each pair of sets; all arguments and the result are `(n,)`."""
@@ -136,11 +137,12 @@ class WordSets:
         for start in range(0, len(ones), ROWS_BATCH):
             batch = slice(start, start + ROWS_BATCH)
             first, second = ones[batch], others[batch]
-            # Each word becomes the key (number of its pair, word). A word that both sets have is there twice.
+            # Each word becomes the key (number of its pair, word). A word of both sets gives the same key twice.
             (words, pairs), (other_words, other_pairs) = self._list_words(first), self._list_words(second)
             keys = np.concatenate([(pairs << 32) + words, (other_pairs << 32) + other_words])
             keys.sort()
-            n_shared = np.bincount(keys[1:][keys[1:] == keys[:-1]] >> 32, minlength=len(first))
+            shared_keys = keys[1:][keys[1:] == keys[:-1]]
+            n_shared = np.bincount(shared_keys >> 32, minlength=len(first))
             n_either = self.sizes[first] + self.sizes[second] - n_shared
             overlaps[batch] = np.divide(n_shared, n_either, out=np.zeros(len(first)), where=n_shared > 0)
         return overlaps
@@ -157,7 +159,7 @@ class WordSets:
             self._marks = np.zeros((len(self), MARK_LANES), dtype=np.uint64)
             for start in range(0, len(self), ROWS_BATCH):
                 ends = self.ends[start : start + ROWS_BATCH + 1]
-                filled = np.flatnonzero(np.diff(ends))
+                filled = np.flatnonzero(np.diff(ends))  # sets with words; `reduceat` cannot reduce the others
                 if not len(filled):
                     continue
                 words = self.words[ends[0] : ends[-1]]
@@ -172,9 +174,7 @@ class WordSets:
 def rank_by_rarity(sets: WordSets, numbers: Mapping[str, int]) -> WordSets:
     """Return the sets with the rank of each word in place of its number. The rarest word has rank 0; ties by the word.
 
-    Args:
-        sets: the sets.
-        numbers: word → number, for all words of the sets.
+    `numbers`: word → number, for all words of the sets.
     """
     frequency = np.bincount(sets.words, minlength=len(numbers)).tolist()
     ranks = np.empty(len(numbers), dtype=np.int32)
@@ -197,28 +197,35 @@ def pair_holders(groups: Array, members: Places, most: int, select: PairSelector
     """
     if not len(groups):
         return
-    # Sorted by group, the members of a group are neighbours, ascending. The partners of an entry are the first `counts`
-    # holders of its group, which begin at `starts`: those before the entry, at most `most`.
-    order = np.argsort(groups, kind="stable")
-    sorted_groups, holders = groups[order], members[order]
-    begins = np.flatnonzero(np.concatenate([[True], sorted_groups[1:] != sorted_groups[:-1]]))
-    sizes = np.diff(np.append(begins, len(groups)))
-    starts, counts = np.empty(len(groups), dtype=np.int64), np.empty(len(groups), dtype=np.int64)
-    starts[order] = np.repeat(begins, sizes)
-    counts[order] = np.minimum(np.arange(len(groups)) - np.repeat(begins, sizes), most)
-    n_pairs, start = np.cumsum(counts), 0  # pairs up to each entry; the first entry of a batch
+    holders, starts, counts = _find_partners(groups, members, most)
+    n_pairs = np.cumsum(counts)  # of all entries up to each
+    start = 0
     while start < len(groups):
         n_done = n_pairs[start - 1] if start else 0
         end = max(start + 1, int(np.searchsorted(n_pairs, n_done + PAIRS_BATCH)))
-        # Entries of one member stay in one batch, so that a pair of two common groups is yielded once.
+        # Entries of one member stay in one batch, so that a pair with two common groups is yielded once.
         end = int(np.searchsorted(members, members[min(end, len(members)) - 1], side="right"))
-        part = slice(start, end)
-        earlier = holders[_expand(starts[part], counts[part])]
-        later = np.repeat(members[part], counts[part])
+        batch = slice(start, end)
+        earlier = holders[_expand(starts[batch], counts[batch])]
+        later = np.repeat(members[batch], counts[batch])
         chosen = select(earlier, later)
         keys = np.unique((later[chosen] << 32) + earlier[chosen])  # both in one number, which sorts by the later one
         yield keys & 0xFFFFFFFF, keys >> 32
         start = end
+
+
+def _find_partners(groups: Array, members: Places, most: int) -> tuple[Places, Places, Places]:
+    """Return `holders`, `starts` and `counts`: entry i is paired with the `counts[i]` holders from `starts[i]` on."""
+    # Sorted by group, the members of a group are neighbours, ascending. So the partners of an entry are the first
+    # members of its group, up to the entry itself or up to `most`.
+    order = np.argsort(groups, kind="stable")
+    sorted_groups = groups[order]
+    begins = np.flatnonzero(np.concatenate([[True], sorted_groups[1:] != sorted_groups[:-1]]))
+    sorted_starts = np.repeat(begins, np.diff(np.append(begins, len(groups))))
+    starts, counts = np.empty(len(groups), dtype=np.int64), np.empty(len(groups), dtype=np.int64)
+    starts[order] = sorted_starts
+    counts[order] = np.minimum(np.arange(len(groups)) - sorted_starts, most)
+    return members[order], starts, counts
 
 
 def _expand(starts: Places, counts: Places) -> Places:
