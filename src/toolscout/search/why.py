@@ -163,8 +163,7 @@ def explain(
     Args:
         catalogue: the snapshot that was searched.
         pipeline: the pipeline that searched it.
-        rebuild: returns the same pipeline with another definition of a tool, to test a change; None: no change is
-            tested.
+        rebuild: returns the pipeline with another definition of a tool, to test a change; None: no change is tested.
         search: the query.
         tool_id: an id of the catalogue.
         answer: the result of the pipeline for `search`, with filled hits.
@@ -211,11 +210,7 @@ def _find_effects(
 ) -> Iterator[RuleEffect]:
     """Yield the rules without which the tool has another rank in the answer, gets into it or drops out.
 
-    Args:
-        without: rule → builds the pipeline without it.
-        search: what went into the pipeline.
-        tool_id: the tool in question.
-        answer: what came out, with all rules.
+    `without`: rule → builds the pipeline without it; `answer`: what the pipeline with all rules returned.
     """
     place = _get_place(answer, tool_id)
     for rule, build in without.items():
@@ -238,16 +233,7 @@ def _describe_part(absence: _Absence | None) -> dict[str, Any]:
 def _collect_facts(
     pipeline: Stage, search: Answer, tool: Tool, answer: Answer, rank: int | None, stages: Sequence[Explanation]
 ) -> _Absence:
-    """Collect the facts about a tool that a search did not return.
-
-    Args:
-        pipeline: the pipeline that searched.
-        search: what went into the pipeline.
-        tool: the tool in question.
-        answer: what came out.
-        rank: the tool's rank before the hits are cut; None: no stage ranks it.
-        stages: what each stage did with the tool.
-    """
+    """Collect the facts about a tool that a search did not return. `stages`: what each stage did with the tool."""
     matched, missing = _match_words(search.query, stages)
     stand_in = next((hit.id for hit in answer.hits if tool.id in hit.similar), None)
     part = None if stand_in else _find_part(pipeline, search, answer, tool.id, rank)
@@ -535,11 +521,8 @@ def _find_lifting_words(
 def try_words(rebuild: Callable[[Tool], Stage], search: Answer, tool: Tool, words: Sequence[str]) -> WordsTrial:
     """Say which rank a tool would have if its description had these words too.
 
-    Args:
-        rebuild: returns the pipeline over a catalogue in which one tool has another definition.
-        search: the request as the first stage gets it: an `Answer` without hits.
-        tool: the tool.
-        words: the words to add.
+    `rebuild` returns the pipeline over a catalogue in which one tool has another definition. `search` is the request as
+    the first stage gets it: an `Answer` without hits.
     """
     pipeline = rebuild(_add_words(tool, words))
     [answer] = pipeline([search])
@@ -586,13 +569,9 @@ def keep_advisable(words: Sequence[str], query: str, part: str | None) -> tuple[
     """Return the words that a description could take up.
 
     Left out are words of any request ("please"), values (numbers and names), and words outside the part of the request
-    that the tool belongs to. A name has a capital in mid-sentence. A word at the start of a sentence, or where people
-    are named ("tell anna", "anna's"), is a name unless it is among the everyday words.
-
-    Args:
-        words: words of the query.
-        query: the request.
-        part: the part that the tool belongs to; None: the whole request.
+    that the tool belongs to (`part`; None: the whole request). A name has a capital in mid-sentence. A word at the
+    start of a sentence, or where people are named ("tell anna", "anna's"), is a name unless it is among the everyday
+    words.
     """
     names = {word.casefold() for word in _NAME.findall(query)}
     likely_names = {word.casefold() for groups in _MAYBE_NAME.findall(query) for word in groups if word}

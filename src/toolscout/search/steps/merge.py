@@ -146,11 +146,9 @@ def merge_steps(
 
 
 def _give_places(lists: Sequence[_RankedList], count: int) -> tuple[dict[str, Hit], dict[str, str | None], list[float]]:
-    """Give out so many places one by one, each to the tool that raises the coverage of all lists most.
+    """Give out `count` places one by one, each to the tool that raises the coverage of all lists most.
 
-    Args:
-        lists: the unsplit request first, then the steps.
-        count: number of places.
+    The list of the unsplit request is the first one.
 
     Returns:
         Tool id → hit, in the order of the places; tool id → step of the list that gave the tool its place (None: the
@@ -190,10 +188,9 @@ def _multiply_coverages(steps: Sequence[_RankedList]) -> float:
 
 
 def estimate_coverage(hits: Sequence[Hit]) -> tuple[Hit, ...]:
-    """Return the hits of a request with one need, each with the coverage of the answer that ends with it.
+    """Return the hits of a request with one need. A hit with a chance gets a coverage: the sum of the chances so far.
 
-    This is the sum of the chances up to the hit, as far as hits have chances. `search.coverage` corrects it, as it does
-    for merged hits.
+    `search.coverage` corrects the coverage, as it does for merged hits.
     """
     coverages = list(itertools.accumulate(find_chances(hits)))
     finished = [
@@ -207,16 +204,13 @@ def end_answer(hits: tuple[Hit, ...], aim: float | None) -> tuple[tuple[Hit, ...
     """Cut the hits behind the first one that reaches the aim and its prerequisites.
 
     The answer also ends where no number of further tools is worth its places: where they raise the coverage, each on
-    average, by less than `MIN_GAIN_SHARE` of what the aim lacks to 1. So an aim of 1 keeps all hits.
-
-    Args:
-        hits: all that may be returned.
-        aim: the coverage that is enough; None: all hits are wanted.
+    average, by less than `MIN_GAIN_SHARE` of what the aim lacks to 1. So an aim of 1 keeps all hits. An aim of None
+    keeps all hits too.
 
     Returns:
-        The hits that are left, and their coverage; None: it is not known.
+        The hits that are left, and their coverage; None: the coverage is not known.
     """
-    # Not every hit has a coverage (prerequisites have none), so each gets the highest up to it; 0: none is known.
+    # Prerequisites have no coverage, so each hit gets the highest coverage up to it; 0: none is known.
     coverages = list(itertools.accumulate((hit.coverage or 0.0 for hit in hits), max))
     if not coverages or coverages[-1] == 0:
         return hits, None
@@ -252,11 +246,8 @@ class BestChance(NamedTuple):
 def find_best_chances(unsplit: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> list[BestChance]:
     """Return for each step how likely its best tool is the right one.
 
-    A step with fewer hits than `CANDIDATES` has 0: with so few, the chances are too high to be compared.
-
-    Args:
-        unsplit: hits of the unsplit request, best first.
-        parts: hits of each step, best first.
+    A step with fewer hits than `CANDIDATES` has 0: with so few, the chances are too high to be compared. `unsplit` and
+    `parts` are the hits of the unsplit request and of each step, best first.
     """
     parts = [hits[:MAX_LIST_HITS] for hits in parts]
     best_chances = []
@@ -322,7 +313,7 @@ def _complete_hits(
     """Return the hits in their order with step and coverage, and with scores that never rise.
 
     Args:
-        hits: in their order.
+        hits: all hits.
         step_of: tool id → the step that gave the tool its place; None: the unsplit request did.
         coverages: of the first hits; the others have none.
         steps: tool id → the step that a tool belongs to if no step gave it its place.
@@ -406,12 +397,7 @@ def cover_words(hits: tuple[Hit, ...], table: WordTable, k: int | None = None) -
     """Move tools for uncovered words up to the ninth and tenth place.
 
     The next place goes to the first tool that scores enough (`MIN_NEW_POINTS`) by words that no tool before has. If
-    none does, the next tool keeps its place.
-
-    Args:
-        hits: best first.
-        table: of these hits.
-        k: how many hits are wanted; None: all.
+    none does, the next tool keeps its place. `k`: how many hits are wanted; None: all.
 
     Returns:
         All hits, with scores that never rise. The coverage stays at its place and does not move with the hit, since a

@@ -291,12 +291,9 @@ def describe_cuts(text: str, cuts: Sequence[SplitPoint]) -> list[dict[str, float
 
 
 def _describe_lead_in(cuts: Sequence[SplitPoint], pieces: Sequence[_Piece], number: int) -> dict[str, float]:
-    """Return the features for a short piece, such as "that reminds me:", on either side of a cut.
+    """Return the features for a short piece, such as "that reminds me:", on either side of the cut `number`.
 
-    Args:
-        cuts: of the request.
-        pieces: one more than cuts; piece n is before cut n.
-        number: of the cut.
+    Piece n is before cut n, so there is one more piece than cuts.
     """
     before, after = pieces[number : number + 2]
     next_marks = cuts[number + 1].marks if number + 1 < len(cuts) else frozenset[str]()
@@ -383,10 +380,7 @@ def _describe_edge(text: str, cut: SplitPoint, before: _Piece, after: _Piece, fi
 def _describe_sequence(cut: SplitPoint, after: _Piece, context: Mapping[str, float]) -> dict[str, float]:
     """Return the features that the piece after a cut decides together with the cut or with the pieces before it.
 
-    Args:
-        cut: the cut.
-        after: the piece after it.
-        context: features of the request; `active_so_far`: whether any piece before is a command, a wish or a question.
+    `context["active_so_far"]` says whether any piece before the cut is a command, a wish or a question.
     """
     has_mark, active_so_far = bool(cut.marks), bool(context["active_so_far"])
     return {
@@ -409,12 +403,7 @@ def _describe_cut(
 ) -> dict[str, float]:
     """Return the features of one cut that are not 0, by name.
 
-    Args:
-        text: the request.
-        cut: the cut.
-        before: the piece before it.
-        after: the piece after it.
-        context: features of the request, and those that depend on other cuts.
+    `context` has the features of the request, and those that depend on other cuts.
     """
     before_active, after_active = _is_active(before), _is_active(after)
     first_word = after.words[0] if after.words else ""
@@ -495,15 +484,10 @@ def _describe_request(text: str) -> tuple[tuple[SplitPoint, dict[str, float]], .
 
 
 def _drop_continuations(text: str, cuts: Sequence[SplitPoint], likely: Sequence[SplitPoint]) -> list[SplitPoint]:
-    """Return the likely cuts without those inside a step.
+    """Return the `likely` ones of the cuts of a request without those inside a step.
 
     Cuts at list marks stay. Others are dropped between two verbs with one object, inside the text of a message, before
     a piece that goes on with its step ("… and make it loud"), and behind a prelude ("when you get a chance, …").
-
-    Args:
-        text: the request.
-        cuts: all its cuts.
-        likely: the cuts at which a step is likely enough to begin.
     """
     piece_ends = {cut.end: later.start for cut, later in itertools.pairwise(cuts)}  # by start of the piece
     step_starts = {later.start: cut.end for cut, later in itertools.pairwise(likely)}  # by end of the step

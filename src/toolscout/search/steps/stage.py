@@ -69,10 +69,9 @@ class StepSearch(Stage):
             splitter: splits requests. None: every request is one need.
             judge: tells whether a tool fits a step. None: every step is served.
             coverage: estimates the coverage of answers. None: the model that ships with toolscout.
-            is_chat: tells whether a request is clearly chat, which is not split, because steps of few words are hardly
+            is_chat: tells whether a request is clearly chat. Chat is not split, because steps of few words are hardly
                 ever turned away. None: every request may be split.
-            words: compares the words of requests with tools. None: no tool moves up, and the coverage does not read
-                the words.
+            words: compares the words of requests with tools. None: no tool moves up, and no words count for coverage.
             covers: whether the last places are for words that no earlier tool has.
         """
         self.base, self.splitter, self.judge = base, splitter, judge
@@ -135,12 +134,8 @@ class StepSearch(Stage):
     ) -> Answer:
         """Merge the hits of a request and its steps.
 
-        Args:
-            search: the request as it came in.
-            whole: the request with its own hits.
-            parts: its steps, each with its own hits.
-            verdicts: what the judge says of each step.
-            every: see `run`.
+        `search` is the request as it came in, `whole` the request with its own hits, and `parts` are its steps, each
+        with its own hits and the judge's verdict on it.
         """
         judged = list(zip(parts, verdicts, strict=True))
         is_refused = any(_is_refused(verdict) for verdict in verdicts)
@@ -163,13 +158,10 @@ class StepSearch(Stage):
     def _merge_hits(
         self, whole: Answer, parts: Sequence[Answer], kept: Sequence[Answer], k: int | None
     ) -> tuple[Hit, ...]:
-        """Merge the hits of a request with the hits of its parts.
+        """Merge the hits of a request with the hits of the steps that are not surely chat (`kept`).
 
-        Args:
-            whole: the request with its own hits.
-            parts: all its parts (steps); their texts decide how likely each is a step of its own.
-            kept: the parts without those that are surely chat. Only their hits are merged.
-            k: how many hits are wanted; None: all.
+        The texts of all steps (`parts`) decide how likely each is a step of its own. `k`: how many hits are wanted;
+        None: all.
         """
         if not kept or self.splitter is None:
             return whole.hits
@@ -228,9 +220,7 @@ def _is_plain(search: Answer) -> bool:
 def _find_uncovered(whole: Answer, judged: Sequence[tuple[Answer, Verdict | None]]) -> tuple[str, ...]:
     """Return the steps that no tool fits by the verdict, and that the rest of the request gives no likely tool either.
 
-    Args:
-        whole: the request with its hits.
-        judged: each step with its hits, and the verdict on it.
+    `judged`: each step with its hits, and the verdict on it.
     """
     if not any(_is_uncovered(part.query, verdict) for part, verdict in judged):
         return ()
@@ -273,9 +263,7 @@ def _as_searches(search: Answer, steps: Sequence[str]) -> list[Answer]:
 def _add_traces(search: Answer, results: Sequence[Answer]) -> list[Trace]:
     """Return one trace entry for each inner stage: its seconds for a request and its steps together.
 
-    Args:
-        search: the request as it came in, with the trace of earlier stages.
-        results: the request as it was ranked, which keeps that trace, and then its steps.
+    `results`: the ranked request, whose trace begins with the earlier stages in the trace of `search`; then its steps.
     """
     whole, *parts = results
     seconds: defaultdict[str, float] = defaultdict(float)
