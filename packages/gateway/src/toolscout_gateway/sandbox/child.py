@@ -79,6 +79,7 @@ SYSTEM_CALLS: Final[dict[str, tuple[int, int | None]]] = {
 
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 1, 38, 22
 LANDLOCK_CREATE_RULESET, LANDLOCK_RESTRICT_SELF = 444, 446  # the same on every architecture
+LANDLOCK_ASK_VERSION: Final = 1  # the flag with which `LANDLOCK_CREATE_RULESET` returns the version instead
 LANDLOCK_FILE_RIGHTS: Final = (0, 13, 14, 15, 15, 16)  # version → number of rights; later versions have no more
 LANDLOCK_TCP: Final = 0b11  # bind and connect, from version 4 on
 LANDLOCK_SCOPES: Final = 0b11  # abstract sockets and signals, from version 6 on
@@ -99,7 +100,7 @@ def _call_libc(name: str, *arguments: object) -> int:
 def read_landlock_version() -> int:
     """Return the version of Landlock in this kernel. 0 if it has none."""
     try:
-        return _call_libc("syscall", LANDLOCK_CREATE_RULESET, None, 0, 1)
+        return _call_libc("syscall", LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_ASK_VERSION)
     except (OSError, AttributeError):
         return 0
 
@@ -120,6 +121,7 @@ def _limit_resources(memory_bytes: int, cpu_s: int) -> None:
 
 
 def _limit_descriptors(count: int) -> None:
+    """Forbid this process descriptors other than the first `count`."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
@@ -129,10 +131,13 @@ def _leave_file_system() -> None:
     """Refuse the file system, TCP, abstract sockets and signals, as far as the Landlock of this kernel can."""
     version = read_landlock_version()
     if not version:
-        return  # then namespaces separate the process; the parent makes sure
-    fields = [(1 << LANDLOCK_FILE_RIGHTS[min(version, len(LANDLOCK_FILE_RIGHTS) - 1)]) - 1]
-    fields += [LANDLOCK_TCP] if version >= 4 else []
-    fields += [LANDLOCK_SCOPES] if version >= 6 else []
+        return  # without Landlock the parent starts this process in namespaces of bubblewrap only
+    n_rights = LANDLOCK_FILE_RIGHTS[min(version, len(LANDLOCK_FILE_RIGHTS) - 1)]
+    fields = [(1 << n_rights) - 1]  # one bit for each right that is refused
+    if version >= 4:
+        fields.append(LANDLOCK_TCP)
+    if version >= 6:
+        fields.append(LANDLOCK_SCOPES)
     attributes = struct.pack(f"={len(fields)}Q", *fields)
     rules = _call_libc("syscall", LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
     _call_libc("syscall", LANDLOCK_RESTRICT_SELF, rules, 0)
@@ -144,8 +149,9 @@ def build_filter(machine: str) -> list[tuple[int, int, int, int]]:
 
     It allows the system calls of the table. All others fail with EPERM; those of another architecture kill.
     """
-    column, architecture = list(ARCHITECTURES).index(machine), ARCHITECTURES[machine]
-    numbers = [number for row in SYSTEM_CALLS.values() if (number := row[column]) is not None]
+    architecture = ARCHITECTURES[machine]
+    column = list(ARCHITECTURES).index(machine)
+    numbers = [number for number in (row[column] for row in SYSTEM_CALLS.values()) if number is not None]
     # LOAD reads `seccomp_data`: the architecture is at byte 4, the number of the system call at byte 0.
     steps = [(LOAD, 0, 0, 4), (JUMP_IF_EQUAL, 1, 0, architecture), (RETURN, 0, 0, SECCOMP_KILL), (LOAD, 0, 0, 0)]
     # Each jump leads to the last step, which allows the call.
@@ -168,6 +174,7 @@ def give_up_rights(memory_bytes: int, cpu_s: int) -> None:
     signal.signal(signal.SIGXCPU, _stop_computing)
     _limit_resources(memory_bytes, cpu_s)
     _leave_file_system()
+    # Only the two pipes, 0 and 1, stay open.
     os.close(2)
     _limit_descriptors(2)
     _filter_system_calls()
@@ -238,20 +245,22 @@ class _Caller:
             return_errors: whether a ToolError is returned in its place. Otherwise the first one is raised.
         """
         self._output.send()
-        line, first = _find_line(sys._getframe(1)), self._number
+        line = _find_line(sys._getframe(1))
+        first_number = self._number
         messages = [
             _encode({"type": "call", "number": number, "id": str(id), "arguments": dict(arguments), "line": line})
-            for number, (id, arguments) in enumerate(requests, first)
+            for number, (id, arguments) in enumerate(requests, first_number)
         ]
         self._number += len(messages)
         results: dict[int, object] = {}
         for n_sent, message in enumerate(messages, 1):
             _write(message)
-            if n_sent - len(results) >= OPEN_CALLS:
+            n_open = n_sent - len(results)
+            if n_open >= OPEN_CALLS:
                 self._receive(results)
         while len(results) < len(messages):
             self._receive(results)
-        values = [results[number] for number in range(first, self._number)]
+        values = [results[number] for number in range(first_number, self._number)]
         errors = [value for value in values if isinstance(value, ToolError)]
         if errors and not return_errors:
             raise errors[0]
@@ -303,10 +312,9 @@ def _explain(error: BaseException) -> str:
     except Exception:  # the program may have written the class
         words = ""
     words = " ".join(words.split())[:MAX_ERROR_TEXT_CHARS]
-    if not isinstance(error, (ToolError, _OutOfTime)):
-        words = f"{type(error).__name__}: {words}" if words else type(error).__name__
-    words = ": ".join(filter(None, (words, _advise(error))))
-    return f"line {line}: {words}" if line else words
+    place = f"line {line}" if line else ""
+    name = "" if isinstance(error, (ToolError, _OutOfTime)) else type(error).__name__
+    return ": ".join(filter(None, (place, name, words, _advise(error))))
 
 
 def _advise(error: BaseException) -> str:
@@ -324,10 +332,10 @@ def _advise(error: BaseException) -> str:
 def _compile(code: str) -> Any:
     """Compile a program. The value of a last line that is an expression is printed, as in a notebook."""
     tree = ast.parse(code, FILE_NAME)
-    if tree.body and isinstance(last := tree.body[-1], ast.Expr):
-        shown = ast.Call(func=ast.Name(id="_show", ctx=ast.Load()), args=[last.value], keywords=[])
-        tree.body[-1] = ast.Expr(value=shown)
-        ast.copy_location(tree.body[-1], last)
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr):
+        call_of_show = ast.Call(func=ast.Name(id="_show", ctx=ast.Load()), args=[last.value], keywords=[])
+        tree.body[-1] = ast.copy_location(ast.Expr(value=call_of_show), last)
         ast.fix_missing_locations(tree)
     return compile(tree, FILE_NAME, "exec")
 

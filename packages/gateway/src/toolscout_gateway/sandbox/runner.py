@@ -28,6 +28,7 @@ from toolscout.sources.sandbox.processes import start_process
 from toolscout_gateway.sandbox import child
 
 if TYPE_CHECKING:
+    import anyio
     from anyio.abc import Process
 
 __all__ = ["AnswerRoom", "Outcome", "ProgramLimits", "Worker", "find_isolation"]
@@ -47,41 +48,28 @@ SIGNAL_MEANINGS: Final = {
     24: "used up its processor time",
     31: "made a system call of another architecture",
 }
+BUBBLEWRAP_FLAGS: Final = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv")
 AnswerCall = Callable[[str, dict[str, Any]], Awaitable[tuple[Any, str]]]
 
 
 @dataclasses.dataclass(frozen=True)
 class ProgramLimits:
-    """Limits of one program.
+    """Limits of one program."""
 
-    Attributes:
-        seconds: time on the clock. It includes the calls.
-        cpu_s: processor time, in seconds.
-        memory_bytes: address space.
-        output_bytes: what it may print.
-    """
-
-    seconds: float = 60.0
+    seconds: float = 60.0  # on the clock, with the time of its calls
     cpu_s: int = 10
-    memory_bytes: int = 512 * 2**20
-    output_bytes: int = 1_000_000
+    memory_bytes: int = 512 * 2**20  # of address space
+    output_bytes: int = 1_000_000  # that it may print
 
 
 @dataclasses.dataclass
 class Outcome:
-    """What a program did.
+    """What a program did."""
 
-    Attributes:
-        output: what it printed.
-        error: a sentence on why it did not end by itself. Empty if it did.
-        calls: number of its calls.
-        line: the line of its last call; 0 if there was none.
-    """
-
-    output: str = ""
-    error: str = ""
-    calls: int = 0
-    line: int = 0
+    output: str = ""  # what it printed
+    error: str = ""  # a sentence on why it did not end by itself; empty if it did
+    calls: int = 0  # how many it made
+    line: int = 0  # of its last call; 0 if there was none
 
 
 def find_isolation() -> str:
@@ -110,21 +98,14 @@ def find_isolation() -> str:
 
 def build_command(isolation: str, limits: ProgramLimits, program: Path) -> list[str]:
     """Build the command of the process. It runs the file `program`, which is `child` outside of tests."""
-    interpreter = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+    base_interpreter = getattr(sys, "_base_executable", None)  # the one behind a virtual environment
+    interpreter = os.path.realpath(base_interpreter or sys.executable)
     settings = json.dumps({"memory_bytes": limits.memory_bytes, "cpu_s": limits.cpu_s})
     flags = ["-I", "-S", "-B"]
     if isolation == "landlock":
         return [interpreter, *flags, str(program), settings]
     folders = dict.fromkeys((*SYSTEM_FOLDERS, sys.base_prefix, sys.base_exec_prefix, sysconfig.get_path("stdlib")))
-    words = [
-        find_bubblewrap(),
-        "--unshare-all",
-        "--die-with-parent",
-        "--new-session",
-        "--cap-drop",
-        "ALL",
-        "--clearenv",
-    ]
+    words = [find_bubblewrap(), *BUBBLEWRAP_FLAGS]
     for folder in (*folders, interpreter):
         words += ["--ro-bind-try", folder, folder]
     return [*words, "--ro-bind", str(program), "/program.py", interpreter, *flags, "/program.py", settings]
@@ -171,8 +152,8 @@ class AnswerRoom:
         import anyio
 
         self.used += change
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
+        self._changed.set()
+        self._changed = anyio.Event()
 
 
 class _Ready(msgspec.Struct, tag="ready", forbid_unknown_fields=True):
@@ -258,14 +239,16 @@ class Worker:
                     os.kill(self._process.pid, signal.SIGKILL)  # `kill` of the process would also wait for it
             await self._process.aclose()
 
-    async def run(self, code: str, answer: AnswerCall, scope: Any = None, *, room: AnswerRoom | None = None) -> Outcome:
+    async def run(
+        self, code: str, answer: AnswerCall, scope: anyio.CancelScope | None = None, *, room: AnswerRoom | None = None
+    ) -> Outcome:
         """Run a program, and end the process.
 
         Args:
             code: the program.
             answer: answers a call, given the id and the arguments, with a value and an error, which is empty if all is
                 well. Calls are answered side by side.
-            scope: the CancelScope that limits the time. None: one of `limits.seconds`.
+            scope: gets the time limit as its deadline, which the caller may move. None: nobody moves it.
             room: of the answers to all programs. None: there is no other program.
         """
         import anyio
@@ -294,73 +277,94 @@ class Worker:
         import anyio
 
         open_calls: set[int] = set()
-        turn = anyio.Lock()
+        send_lock = anyio.Lock()
         misbehaviour: _Misbehaved | None = None
 
         async def answer_one(call: _Call) -> None:
-            """Answer one call and send the answer. Its bytes count in the rooms until the pipe has taken all of it."""
             nonlocal misbehaviour
-            size = CALL_RESERVE_BYTES
-            await room.enter(size)
-            try:
-                value, error = await answer(call.id, call.arguments)
-                line = _encode_message({"number": call.number, "value": value, "error": error})
-                value = None
-                room.resize(len(line) - size)
-                size = len(line)
-                async with turn:
-                    open_calls.discard(call.number)  # the program may read it at once, and make the next call
-                    with anyio.move_on_after(UNREAD_WAIT_S) as reading:
-                        await self._send(line)
-            finally:
-                value, line = None, b""  # the traceback of a cancellation would keep them
-                room.resize(-size)
-            if reading.cancelled_caught:
+            if not await self._answer_call(call, answer, room, open_calls, send_lock):
                 misbehaviour = _Misbehaved("did not read the answers of its calls: use call() and print()")
                 group.cancel_scope.cancel()
 
-        printed_bytes, pieces = 0, []
+        def start_call(call: _Call) -> None:
+            _note_call(call, open_calls, outcome)
+            group.start_soon(answer_one, call)
+
         async with anyio.create_task_group() as group:
             await self._send(_encode_message({"code": code}))
             try:
-                while not isinstance(message := await self._receive(), _Done):
-                    if isinstance(message, _Printed):
-                        printed_bytes += len(message.text.encode("utf-8", "replace")) + MESSAGE_COST_BYTES
-                        if printed_bytes > self.limits.output_bytes:
-                            raise _Misbehaved(f"printed more than {self.limits.output_bytes:,} bytes: print less")
-                        pieces.append(message.text)
-                    elif isinstance(message, _Call):
-                        _check_call(message, open_calls, outcome)
-                        group.start_soon(answer_one, message)
-                    else:
-                        outcome.error = await self._explain_end(outcome)
-                        break
-                else:
-                    outcome.error = message.error[: 4 * child.MAX_ERROR_TEXT_CHARS]
-            except _Misbehaved as error:
+                await self._receive_until_end(outcome, start_call)
+            except _Misbehaved as error:  # kept, because a task group would wrap it
                 misbehaviour = error
-            finally:
-                outcome.output = "".join(pieces)
             group.cancel_scope.cancel()
         if misbehaviour is not None:
             raise misbehaviour
 
+    async def _answer_call(
+        self, call: _Call, answer: AnswerCall, room: AnswerRoom, open_calls: set[int], send_lock: anyio.Lock
+    ) -> bool:
+        """Answer one call. Returns False if the program does not read the answer in time.
+
+        The answer counts in the rooms until the pipe has taken all its bytes.
+        """
+        import anyio
+
+        size = CALL_RESERVE_BYTES
+        await room.enter(size)
+        try:
+            value, error = await answer(call.id, call.arguments)
+            line = _encode_message({"number": call.number, "value": value, "error": error})
+            value = None
+            room.resize(len(line) - size)
+            size = len(line)
+            async with send_lock:
+                open_calls.discard(call.number)  # the program may read the answer at once, and make the next call
+                with anyio.move_on_after(UNREAD_WAIT_S) as reading:
+                    await self._send(line)
+            return not reading.cancelled_caught
+        finally:
+            value, line = None, b""  # the traceback of a cancellation would keep them
+            room.resize(-size)
+
+    async def _receive_until_end(self, outcome: Outcome, start_call: Callable[[_Call], None]) -> None:
+        """Receive messages until the program ends. Starts its calls, and notes its output and its error."""
+        printed_bytes, pieces = 0, []
+        try:
+            while True:
+                message = await self._receive()
+                if isinstance(message, _Call):
+                    start_call(message)
+                elif isinstance(message, _Printed):
+                    printed_bytes += len(message.text.encode("utf-8", "replace")) + MESSAGE_COST_BYTES
+                    if printed_bytes > self.limits.output_bytes:
+                        raise _Misbehaved(f"printed more than {self.limits.output_bytes:,} bytes: print less")
+                    pieces.append(message.text)
+                elif isinstance(message, _Done):
+                    outcome.error = message.error[: 4 * child.MAX_ERROR_TEXT_CHARS]
+                    return
+                else:
+                    outcome.error = await self._explain_end(outcome)
+                    return
+        finally:
+            outcome.output = "".join(pieces)
+
     async def _receive(self) -> _Ready | _Call | _Printed | _Done | None:
-        """Receive the next message of the process. None: it ended.
+        """Receive the next message of the process. None: the process ended.
 
         Raises:
-            _Misbehaved: if it is no message.
+            _Misbehaved: if it sent something that is no message.
         """
         import anyio
 
         assert self._process.stdout is not None
-        while (end := self._buffer.find(b"\n")) < 0:
+        while b"\n" not in self._buffer:
             if len(self._buffer) > MAX_LINE_BYTES:
                 raise _Misbehaved(f"sent more than {MAX_LINE_BYTES:,} bytes at once: send less to a tool")
             try:
                 self._buffer += await self._process.stdout.receive(PIPE_READ_BYTES)
             except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
                 return None
+        end = self._buffer.index(b"\n")
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         try:
@@ -373,7 +377,7 @@ class Worker:
         import anyio
 
         assert self._process.stdin is not None
-        with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):  # `_receive` sees the end
+        with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):  # `_receive` notes the end
             await self._process.stdin.send(line)
 
     async def _explain_end(self, outcome: Outcome) -> str:
@@ -383,9 +387,10 @@ class Worker:
         with anyio.move_on_after(1):
             await self._process.wait()
         code = self._process.returncode or 0
-        number = -code if code < 0 else max(0, code - 128)  # bubblewrap passes signals on as a shell does
-        where = f" after its call in line {outcome.line}" if outcome.line else ""
-        return f"the program {SIGNAL_MEANINGS.get(number, 'ended the interpreter')}{where}"
+        signal_number = -code if code < 0 else code - 128  # bubblewrap adds 128 to a signal, as a shell does
+        meaning = SIGNAL_MEANINGS.get(signal_number, "ended the interpreter")
+        last_call = f" after its call in line {outcome.line}" if outcome.line else ""
+        return f"the program {meaning}{last_call}"
 
     async def _read_errors(self) -> str:
         """Return what a process that did not start wrote to stderr."""
@@ -406,15 +411,17 @@ def _encode_message(message: dict[str, object]) -> bytes:
         return json.dumps(message, default=str).encode("utf-8", "replace") + b"\n"
 
 
-def _check_call(call: _Call, open_calls: set[int], outcome: Outcome) -> None:
-    """Note a call that is under way.
+def _note_call(call: _Call, open_calls: set[int], outcome: Outcome) -> None:
+    """Note that a call is under way.
 
     Raises:
-        _Misbehaved: if its number is not new, or there are too many.
+        _Misbehaved: if its number is not the next one, or there are too many calls.
     """
-    if call.number != outcome.calls or len(open_calls) >= child.OPEN_CALLS:
+    is_next = call.number == outcome.calls
+    if not is_next or len(open_calls) >= child.OPEN_CALLS:  # `call` and `call_all` never send such calls
         raise _Misbehaved("wrote to the pipe of call(): use call() and print()")
     if outcome.calls >= MAX_CALLS:
         raise _Misbehaved(f"made more than {MAX_CALLS:,} calls: make fewer")
-    outcome.calls, outcome.line = outcome.calls + 1, call.line
+    outcome.calls += 1
+    outcome.line = call.line
     open_calls.add(call.number)
