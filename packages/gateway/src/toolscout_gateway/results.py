@@ -52,8 +52,8 @@ _HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{16}")
 def wants_everything(params: CallToolRequestParams, arguments: Mapping[str, object]) -> bool:
     """Return whether a call asks for its entire result: by `detail` of call_tool, or in `_meta` for a pinned tool."""
     meta: Any = params.meta or {}
-    detail = arguments.get("detail") if params.name == "call_tool" else None
-    return "full" in (detail, meta.get(DETAIL))
+    says_argument = params.name == "call_tool" and arguments.get("detail") == "full"
+    return says_argument or meta.get(DETAIL) == "full"
 
 
 class StoredPart(msgspec.Struct, frozen=True):
@@ -66,18 +66,11 @@ class StoredPart(msgspec.Struct, frozen=True):
 
 
 class StoredResult(msgspec.Struct, frozen=True):
-    """Describes a stored result, in a file of its own beside the bytes of all its values.
-
-    Attributes:
-        caller: name of the caller who made the call.
-        tool: id of the tool.
-        at: when the call ended, in seconds since the epoch.
-        parts: for each value its path in the result, and where in the bytes it is.
-    """
+    """Describes a stored result, in a file of its own beside the bytes of all its values."""
 
     caller: str
     tool: str
-    at: float
+    at: float  # when the call ended, in seconds since the epoch
     parts: list[StoredPart]
 
     @property
@@ -103,7 +96,7 @@ class Results:
         self._purged_at = float("-inf")  # monotonic seconds of the last look for results that are too old
 
     def within(self, budget: int | None) -> Results:
-        """Return the same results with another budget. None: this one."""
+        """Return these results with another budget for answers. None: the same budget."""
         other = copy.copy(self)
         other.budget = budget or self.budget
         return other
@@ -136,11 +129,11 @@ class Results:
         Raises:
             Unavailable: if the result cannot be stored.
         """
-        if spill is not None:
+        if spill is None and (everything or self.fits(result)):
+            return result
+        if spill is not None:  # the key of the file in `_meta` is for the gateway alone
             meta = {key: value for key, value in (result.meta or {}).items() if key != SPILL}
             result = result.model_copy(update={"meta": meta or None})
-        elif everything or self.fits(result):
-            return result
         try:
             handle, stored = self._store(result, spill, caller, tool, cover)
             with open(self.folder / f"{handle}.data", "rb") as data:
@@ -148,7 +141,7 @@ class Results:
                     entire = _fill_in(result, stored, data)
                     self._remove(handle)
                     return entire
-                self._share(handle)
+                self._share_with_replicas(handle)
                 return self._cut(result, handle, stored, data, everything)
         except OSError as error:
             raise Unavailable(
@@ -166,7 +159,7 @@ class Results:
             NotFound: for every other handle. The message reveals nothing.
         """
         if _HANDLE.fullmatch(handle):
-            self._fetch(handle)
+            self._fetch_from_replica(handle)
             with suppress(OSError, msgspec.MsgspecError):
                 stored = msgspec.json.decode((self.folder / f"{handle}.json").read_bytes(), type=StoredResult)
                 if stored.caller == caller and time.time() - stored.at < KEEP_RESULTS_S:
@@ -176,18 +169,18 @@ class Results:
             "call the tool again"
         )
 
-    def _share(self, handle: str) -> None:
-        """Store a result in the home, so that every replica can read it. Without the database this one alone can."""
+    def _share_with_replicas(self, handle: str) -> None:
+        """Store a result in a shared home, so that every replica can read it."""
         if self._shared is None:
             return
-        about = (self.folder / f"{handle}.json").read_bytes()
+        description = (self.folder / f"{handle}.json").read_bytes()
         try:
-            self._shared.put_result(handle, about, self.folder / f"{handle}.data", KEEP_RESULTS_S)
+            self._shared.put_result(handle, description, self.folder / f"{handle}.data", KEEP_RESULTS_S)
         except StoreError as error:
             _log.warning("A result can be read from this machine only: %s", error)
 
-    def _fetch(self, handle: str) -> None:
-        """Bring a result of another replica to this machine.
+    def _fetch_from_replica(self, handle: str) -> None:
+        """Copy a result of another replica to this machine, if there is one.
 
         Raises:
             StoreError: if the database does not answer.
@@ -196,10 +189,10 @@ class Results:
             return
         partial = self.folder / f"{secrets.token_urlsafe(12)}{PARTIAL}"
         try:
-            about = self._shared.fetch_result(handle, partial)
-            if about is not None:
+            description = self._shared.fetch_result(handle, partial)
+            if description is not None:
                 partial.replace(self.folder / f"{handle}.data")
-                replace_file(self.folder / f"{handle}.json", about)
+                replace_file(self.folder / f"{handle}.json", description)
         finally:
             partial.unlink(missing_ok=True)
 
@@ -218,11 +211,12 @@ class Results:
         if not self.folder.is_dir():
             return
         now, kept_bytes = time.time(), 0
-        entries = sorted((entry.stat().st_mtime, entry.stat().st_size, entry.name) for entry in self._list_files())
-        for changed, size, name in reversed(entries):
-            kept_bytes += size
-            if now - changed >= KEEP_RESULTS_S or kept_bytes > MAX_RESULTS_BYTES:
-                (self.folder / name).unlink(missing_ok=True)
+        newest_first = sorted(self._list_files(), key=lambda entry: entry.stat().st_mtime, reverse=True)
+        for entry in newest_first:
+            kept_bytes += entry.stat().st_size
+            is_old = now - entry.stat().st_mtime >= KEEP_RESULTS_S
+            if is_old or kept_bytes > MAX_RESULTS_BYTES:
+                Path(entry.path).unlink(missing_ok=True)
 
     def _list_files(self) -> Iterator[os.DirEntry[str]]:
         with os.scandir(self.folder) as entries:
@@ -233,14 +227,14 @@ class Results:
     def _store(
         self, result: CallToolResult, spill: Spill | None, caller: str, tool: str, cover: Cover
     ) -> tuple[str, StoredResult]:
-        """Write the values of a result under a new handle."""
+        """Write the values of a result under a new handle. Returns the handle, and where each value is."""
         make_private_folder(self.folder)
         tighten(self.folder)
         self.purge_if_due()
         handle = secrets.token_urlsafe(12)
         path = self.folder / f"{handle}.data"
         parts: list[StoredPart] = []
-        if spill is not None and not cover:  # nothing to cover: the file can stay as it is
+        if spill is not None and not cover:  # no credentials have to be covered, so the file itself is kept
             spill.file.replace(path)
             parts = [StoredPart(_show_path(part.path), part.is_text, part.start, part.size) for part in spill.parts]
         else:
@@ -270,15 +264,17 @@ class Results:
 
         parts = {part.path: part for part in stored.parts}
         room = (self.budget - NOTE_TOKENS) * BYTES_PER_TOKEN
-        cutter = BlockCutter(room, MAX_MEDIA_BYTES, _read_with(parts, data))
-        content = [cut for index, block in enumerate(result.content) if (cut := cutter.cut(index, block)) is not None]
-        structured, left_out = self._cut_structured(result, parts.get("structuredContent"), data, room)
-        note = _write_note(handle, [*cutter.left_out, *left_out], self.budget, everything)
-        if structured is not None and left_out and isinstance(structured, dict):
+        cutter = BlockCutter(room, MAX_MEDIA_BYTES, _make_reader(parts, data))
+        blocks = [cutter.cut(index, block) for index, block in enumerate(result.content)]
+        content = [block for block in blocks if block is not None]
+        structured, left_out_values = self._cut_structured(result, parts.get("structuredContent"), data, room)
+        left_out = [*cutter.left_out, *left_out_values]
+        note = _write_note(handle, left_out, self.budget, everything)
+        if left_out_values and isinstance(structured, dict):
             structured = {**structured, LEFT_OUT: {"handle": handle, "note": note}}
         listed = [{"path": part.path, "bytes": part.size} for part in stored.parts[:MAX_LISTED_PARTS]]
         meta = {**(result.meta or {}), HANDLE: {"handle": handle, "parts": listed, "kept_seconds": int(KEEP_RESULTS_S)}}
-        if cutter.left_out or left_out:
+        if left_out:
             content.append(TextContent(text=note))
         changes = {"content": content, "structured_content": structured, "meta": meta}
         return result.model_copy(update=changes)
@@ -290,7 +286,7 @@ class Results:
         """Return the structured content within `room` bytes, and what was left out."""
         if part is None:
             return result.structured_content, []
-        if part.size > SPLIT_BYTES:
+        if part.size > SPLIT_BYTES:  # too large to be decoded here
             return {}, [f"structuredContent ({part.size:,} bytes)"]
         value = result.structured_content
         if not value:  # its values are in the file
@@ -305,7 +301,7 @@ def _count(value: object) -> int:
     try:
         return count_tokens(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return count_tokens(repr(value))  # it holds numbers beyond 64 bits, or is too deep
+        return count_tokens(repr(value))  # it has numbers beyond 64 bits, or is too deep
 
 
 def _dump(block: Any) -> dict[str, object]:
@@ -320,19 +316,18 @@ def _show_path(path: JsonPath) -> str:
 def _list_values(result: CallToolResult) -> Iterator[tuple[JsonPath, bool, Sequence[bytes]]]:
     """Yield the values of a result in memory: path, whether it is a text, and its bytes."""
     for index, block in enumerate(result.content):
-        for field in ("text", "data"):
-            if isinstance(text := getattr(block, field, None), str):
-                yield ("content", index, field), True, [text.encode("utf-8", "replace")]
+        fields: dict[JsonPath, object] = {(field,): getattr(block, field, None) for field in ("text", "data")}
         if block.type == "resource":
-            for field in ("text", "blob"):
-                if isinstance(text := getattr(block.resource, field, None), str):
-                    yield ("content", index, "resource", field), True, [text.encode("utf-8", "replace")]
+            fields |= {("resource", field): getattr(block.resource, field, None) for field in ("text", "blob")}
+        for path, text in fields.items():
+            if isinstance(text, str):
+                yield ("content", index, *path), True, [text.encode("utf-8", "replace")]
     if result.structured_content is not None:
         yield ("structuredContent",), False, [_encode(result.structured_content)]
 
 
 def _encode(value: object) -> bytes:
-    """Encode a value as JSON; by the slower standard library what msgspec refuses."""
+    """Encode a value as JSON. What msgspec refuses is encoded by the slower standard library."""
     try:
         return msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError):
@@ -349,20 +344,21 @@ def _cover_file(spill: Spill, cover: Cover) -> Iterator[tuple[JsonPath, bool, It
 
 
 def _cover_part(file: IO[bytes], part: SpilledPart, cover: Cover) -> Iterator[bytes]:
-    """Read one value in pieces. What may be the beginning of a credential waits for the next piece."""
+    """Read one value in pieces. An end that may be the beginning of a credential waits for the next piece."""
     file.seek(part.start)
     bytes_left, text = part.size, ""
     while bytes_left:
         piece = file.read(min(bytes_left, COPY_BYTES))
         bytes_left -= len(piece)
         text = cover.text(text + piece.decode("utf-8", "surrogateescape"))
-        end = max(0, len(text) - cover.max_chars) if bytes_left else len(text)
+        waiting_chars = cover.max_chars if bytes_left else 0
+        end = max(0, len(text) - waiting_chars)
         yield text[:end].encode("utf-8", "surrogateescape")
         text = text[end:]
 
 
-def _read_with(parts: dict[str, StoredPart], data: IO[bytes]) -> Callable[[JsonPath, int], tuple[bytes, int]]:
-    """Return a function (path, most bytes) → the beginning of the value at this path, and the value's entire size."""
+def _make_reader(parts: dict[str, StoredPart], data: IO[bytes]) -> Callable[[JsonPath, int], tuple[bytes, int]]:
+    """Return the function with which `BlockCutter` reads the beginning of a value, and the value's entire size."""
 
     def read(path: JsonPath, max_bytes: int) -> tuple[bytes, int]:
         part = parts[_show_path(path)]
@@ -375,7 +371,7 @@ def _read_with(parts: dict[str, StoredPart], data: IO[bytes]) -> Callable[[JsonP
 def _fill_in(result: CallToolResult, stored: StoredResult, data: IO[bytes]) -> CallToolResult:
     """Return a result with the values of its file."""
     parts = {part.path: part for part in stored.parts}
-    cutter = BlockCutter(MAX_ENTIRE_BYTES, MAX_ENTIRE_BYTES, _read_with(parts, data))
+    cutter = BlockCutter(MAX_ENTIRE_BYTES, MAX_ENTIRE_BYTES, _make_reader(parts, data))
     content = [cutter.fill(index, block) for index, block in enumerate(result.content)]
     structured, part = result.structured_content, parts.get("structuredContent")
     if part is not None:
