@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from toolscout.errors import UserError, require
 from toolscout.home.access.live_policy import LivePolicies
 from toolscout.home.access.profiles import Profiles
+from toolscout.home.catalogue.store import Changes
 from toolscout.scout import Scout
 from toolscout.trust.policy import Caller, Policies
 from toolscout.trust.screening import sanitise
@@ -55,11 +56,11 @@ class Gateway:
         identities: who is signed in at the servers behind it.
         offers: resources and prompts of the servers behind it.
         programs: runs programs of agents. None: that is off.
-        calls: make calls by the kind of the tool.
-        router: brings calls to them.
-        tools: what an agent sees.
-        protocol: its face to clients.
-        health: how the servers behind it are.
+        calls: make calls, for each kind of tools in its own way.
+        router: checks a call, and has `calls` make it.
+        tools: the tools that an agent sees.
+        protocol: answers the requests of MCP clients.
+        health: writes the states of the servers behind it to a file.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Gateway:
         self.permissions = permissions = Permissions(
             scout.settings.gateway_rate, policies, profiles, credential=credential, profile=options.profile
         )
-        self._threads = FairThreads(GATEWAY_THREADS, GATEWAY_THREADS - 2)
+        self._threads = FairThreads(GATEWAY_THREADS, GATEWAY_THREADS - 2)  # one caller leaves two to the others
         host = SessionHost(scout, self._threads, say)
         self.upstreams = upstreams = Upstreams(host)
         self.lookup = Lookup(scout, self._collect_notes)
@@ -112,13 +113,10 @@ class Gateway:
         self.health = Health(upstreams)
         self._syncing: set[str] = set()  # sources that are being read now, for the notes to agents
         validators = Validators()
-        router = Router(self.lookup, self.identities, self.offers, self.calls, validators, self.results)
-        self.router = router
-        self.programs = Programs(options, permissions, router, host.relay) if options.run_code else None
-        self.tools = tools = AgentTools(
-            options, permissions, self.lookup, self.calls, router, validators, self.programs
-        )
-        self.protocol = Protocol(upstreams, permissions, tools, self.offers, runs_code=options.run_code)
+        self.router = Router(self.lookup, self.identities, self.offers, self.calls, validators, self.results)
+        self.programs = Programs(options, permissions, self.router, host.relay) if options.run_code else None
+        self.tools = AgentTools(options, permissions, self.lookup, self.calls, self.router, validators, self.programs)
+        self.protocol = Protocol(upstreams, permissions, self.tools, self.offers, runs_code=options.run_code)
         self.server: Server[Any] = self.protocol.server
 
     @asynccontextmanager
@@ -157,18 +155,18 @@ class Gateway:
             with self._server_scope:
                 async with anyio.create_task_group() as group:
                     origins = functools.partial(list_origins, self.scout.store, self.options.configs)
-                    group.start_soon(self.upstreams.run, origins, self._look_after)
+                    group.start_soon(self.upstreams.run, origins, self._do_upkeep)
                     group.start_soon(self._sync_other_sources)
                     group.start_soon(self.identities.follow_vault)
-                    named = self.permissions.policies.callers, self.permissions.profiles.all
-                    group.start_soon(say_unknown_names, self.upstreams, self.options.pins, *named)
+                    callers, profiles = self.permissions.policies.callers, self.permissions.profiles.all
+                    group.start_soon(say_unknown_names, self.upstreams, self.options.pins, callers, profiles)
                     if self.programs is not None:
                         group.start_soon(self.programs.keep_ready)
         finally:
             self._all_stopped.set()
 
-    def _look_after(self) -> None:
-        """Apply changes of the policy file and write the state of the servers; called several times a second."""
+    def _do_upkeep(self) -> None:
+        """Apply changed policies, write the states of the servers, and remove old results; called twice a second."""
         policies = self.permissions.policies
         if isinstance(policies, LivePolicies):
             policies.refresh(self.say)
@@ -178,10 +176,14 @@ class Gateway:
 
     async def _sync_other_sources(self) -> None:
         """Read documents and files again, and Python modules if their code may run."""
-        kinds = {"openapi", "schemas", "folder", "skills", "agents"} | (
-            {"python"} if self.options.allow_python else set()
-        )
+        kinds = {"openapi", "schemas", "folder", "skills", "agents"}
+        if self.options.allow_python:
+            kinds.add("python")
         run = self.upstreams.host.run_in_thread
+
+        def sync(name: str) -> list[Changes]:
+            return list(self.scout.sync([name]))
+
         try:
             sources = await run(self.scout.sources)
         except UserError as error:
@@ -190,7 +192,7 @@ class Gateway:
         self._syncing = {source.name for source in sources if source.kind in kinds}
         for name in sorted(self._syncing):
             try:
-                for changes in await run(lambda name=name: list(self.scout.sync([name]))):
+                for changes in await run(sync, name):
                     if changes.state == "error":
                         self.say(f"{changes.source}: {changes.message}")
             except UserError as error:
@@ -209,5 +211,5 @@ class Gateway:
 
 
 def _say_cleaned(say: Callable[[str], None], text: str) -> None:
-    """Say a sentence without the characters of a server's words that would steer a terminal."""
+    """Say a sentence without characters that would steer a terminal, which a server's words may contain."""
     say(sanitise(text))

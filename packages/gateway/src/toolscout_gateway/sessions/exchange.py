@@ -56,13 +56,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(eq=False)
 class Question:
-    """A question of a server to the user.
-
-    Attributes:
-        params: the question.
-        answer: the answer. None until there is one.
-        answered: set with the answer.
-    """
+    """A question of a server to the user. `answered` is set together with the answer."""
 
     params: ElicitRequestParams
     answered: anyio.Event

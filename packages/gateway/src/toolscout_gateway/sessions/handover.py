@@ -194,18 +194,13 @@ async def _note_outcome(go_on: Callable[[Any], Awaitable[Any]], answer: bytes) -
 
 def _read_outcome(outcome: _Outcome) -> object:
     """Return the result that another replica sent, or raise its error."""
-    import mcp_types
     from mcp.shared.exceptions import MCPError
+    from mcp_types import CallToolResult, GetPromptResult, InputRequiredResult, ReadResourceResult
 
     if outcome.refusal:
         raise Unavailable(outcome.refusal)
     if not outcome.kind:
         raise MCPError(outcome.code, outcome.message, outcome.data)
-    kinds = (
-        mcp_types.CallToolResult,
-        mcp_types.GetPromptResult,
-        mcp_types.InputRequiredResult,
-        mcp_types.ReadResourceResult,
-    )
+    kinds = (CallToolResult, GetPromptResult, InputRequiredResult, ReadResourceResult)
     kind = next(kind for kind in kinds if kind.__name__ == outcome.kind)
     return kind.model_validate(outcome.result)

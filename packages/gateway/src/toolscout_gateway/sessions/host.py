@@ -66,21 +66,21 @@ class SessionHost:
     async def store_reading(self, origin: Origin, reading: Reading) -> tuple[Changes, int]:
         """Write a reading to the catalogue. Returns what changed, and the generation of the catalogue with it.
 
-        If another process wrote meanwhile, that is the older generation: the list then counts as outdated and is read
-        again.
+        If another process wrote at the same time, the generation from before is returned. The list of tools then
+        counts as outdated and is read again.
         """
 
         def write() -> tuple[Changes, int]:
             before = self.scout.store.generation()
             changes = self.scout.put_reading(origin, reading)
             after = self.scout.store.generation()
-            is_alone = after - before <= 1  # every change counts one
-            return changes, after if is_alone else before
+            is_only_write = after - before <= 1  # each write adds one
+            return changes, (after if is_only_write else before)
 
         return await self.run_in_thread(write)
 
     def read_generation_now(self) -> int | None:
-        """Read the generation of the catalogue in a folder, which takes microseconds. None: a database is not asked."""
+        """Read the generation of a catalogue in a folder. None if it is in a database, which takes too long to ask."""
         return self.scout.store.generation() if self.scout.settings.database is None else None
 
     async def read_generation(self) -> int:
@@ -121,10 +121,10 @@ class ProcessSlots:
         while len(self.held) >= self.limit:
             free = [other for other in self.held if other.is_free and other not in self._stopping]
             if free and len(self._stopping) < self.limit:
-                oldest = min(free, key=lambda other: (other.is_followed, other.last_used))
+                oldest = min(free, key=lambda other: (other.is_followed, other.last_used))  # followed ones last
                 self._stopping.add(oldest)
                 oldest.stop()
-            with anyio.move_on_after(1.0):  # a server may have become free without a word
+            with anyio.move_on_after(1.0):  # no event tells when a server has become free, so look every second
                 await self._released.wait()
         self.held[holder] = None
 
@@ -157,8 +157,9 @@ class ListedServers:
             self._digests = {}
 
     def holds(self, source: str, server: Server) -> bool:
-        """Return whether the source was listed with this entry, or nobody knows with which."""
-        return self._digests.get(source, digest_entry(server)) == digest_entry(server)
+        """Return whether the source was listed with this entry, or it is not known with which one."""
+        known = self._digests.get(source)
+        return known is None or known == digest_entry(server)
 
     def add(self, source: str, server: Server) -> None:
         """Remember that the source was listed with this entry."""

@@ -58,19 +58,12 @@ Result = TypeVar("Result")
 
 @dataclasses.dataclass(eq=False)
 class OpenClient:
-    """A client with an open session, from its notification that it is ready until its connection ends.
+    """A client with an open session, from its notification that it is ready until its connection ends."""
 
-    Attributes:
-        session: sends it messages that belong to no request.
-        person: who calls.
-        log_level: the lowest level of the log messages that it wants. None: it has not said.
-        cleanup: what is done when the connection ends.
-    """
-
-    session: ServerSession
-    person: str
-    log_level: LoggingLevel | None = None
-    cleanup: contextlib.AsyncExitStack = dataclasses.field(default_factory=contextlib.AsyncExitStack)
+    session: ServerSession  # sends it messages that belong to no request
+    person: str  # who calls
+    log_level: LoggingLevel | None = None  # the lowest level of log messages that it wants; None: it has not said
+    cleanup: contextlib.AsyncExitStack = dataclasses.field(default_factory=contextlib.AsyncExitStack)  # at its end
 
     def wants(self, level: LoggingLevel) -> bool:
         """Return whether the client wants log messages of a level. By default it wants all."""
@@ -192,11 +185,8 @@ class Relay:
         """Run a request, or go on with one that waited for an answer.
 
         A server may ask in the middle of its work, while the caller's protocol wants an answer to its request first.
-        Then the work goes on in a task of its own until the caller sends the request again.
-
-        Args:
-            exchange: the request.
-            work: does the request. Its outcome is returned, at once or in a later round.
+        Then the work goes on in a task of its own until the caller sends the request again, and a later call of this
+        function returns its outcome.
 
         Raises:
             Unavailable: if the question is no longer open, or too many are.
@@ -289,13 +279,7 @@ class Relay:
         return await self._go_on(handle, exchange.context, answer)
 
     async def _go_on(self, handle: str, context: ServerRequestContext[Any, Any] | None, answer: ElicitResult) -> Any:
-        """Go on with an open request.
-
-        Args:
-            handle: of its question.
-            context: the request that brought the answer. None if that came to another gateway.
-            answer: of the user.
-        """
+        """Go on with an open request. `context`: the request that brought the answer; None at another gateway."""
         import anyio
 
         running = self._open.pop(handle, None)

@@ -101,14 +101,10 @@ class Contact:
 
 
 class Breaker:
-    """Refuses calls to a server that failed several times in a row, except for one trial after each pause.
-
-    Attributes:
-        failures: failed calls in a row. Calls that failed together count once.
-    """
+    """Refuses calls to a server that failed several times in a row, except for one trial after each pause."""
 
     def __init__(self) -> None:
-        self.failures = 0
+        self.failures = 0  # failed calls in a row; calls that failed together count once
         self._failed_at = float("-inf")  # this time and the next ones are monotonic seconds
         self._refuses_until = float("-inf")
         self._pause = FIRST_PAUSE_S  # before the next trial; it doubles with each trial that fails
@@ -467,9 +463,8 @@ class Upstream:
             SourceError: if it cannot be stored.
         """
         self._stored_list = tools
-        reading = mcp.build_reading(
-            self.name, self.server, mcp.ListedTools(tools, connection.about, connection.list_fault)
-        )
+        listed = mcp.ListedTools(tools, connection.about, connection.list_fault)
+        reading = mcp.build_reading(self.name, self.server, listed)
         changes, self._generation = await self._host.store_reading(self.origin, await self._add_unseen(reading))
         if changes.state == "error":
             raise SourceError(changes.message)
@@ -637,9 +632,8 @@ class Upstream:
             if connection.is_closed:
                 self.end_session(error)
                 raise Unavailable(f"server {self.name!r} ended before the call and is being restarted") from None
-            raise Unavailable(
-                f"server {self.name!r} did not list its tools before the call, so nothing was called"
-            ) from None
+            message = f"server {self.name!r} did not list its tools before the call, so nothing was called"
+            raise Unavailable(message) from None
 
     async def begin_with_handshake(self) -> bool:
         """Begin a new session in the older way, in which a server can ask the user in the middle of a call.
@@ -693,16 +687,10 @@ class Upstream:
         request: ClientRequest,
         result_type: type[T],
     ) -> T | InputRequiredResult:
-        """Send a request of a caller in an open session.
+        """Send a request of a caller in an open session. Progress, questions and log messages go to `exchange`.
 
         A result passes unchanged, but without the server's name for a caller of an older protocol. An error loses
         invisible characters and the credentials that the server was given.
-
-        Args:
-            connection: the session.
-            exchange: the caller's request. Progress, questions and log messages go to it.
-            request: what the server gets.
-            result_type: type of the result.
 
         Raises:
             Unavailable: the server ended, or broke the protocol.
@@ -720,9 +708,8 @@ class Upstream:
                 return exchange.trim(result)
         except ValidationError:
             kind = request.method.partition("/")[0].removesuffix("s")  # tool, resource, prompt, completion
-            raise Unavailable(
-                f"server {self.name!r} answered with something that is not the result of a {kind}"
-            ) from None
+            message = f"server {self.name!r} answered with something that is not the result of a {kind}"
+            raise Unavailable(message) from None
         except MCPError as error:
             raise self._translate_error(connection, error) from None
 
@@ -774,11 +761,7 @@ class Upstream:
 
 
 class CallerSession(Upstream):
-    """A server as one caller meets it. Nobody else uses the session.
-
-    Attributes:
-        identity: who the session belongs to.
-    """
+    """A session with a server that belongs to one caller, who signed in. Nobody else uses it."""
 
     def __init__(self, shared: Upstream, identity: Identity, host: SessionHost) -> None:
         """Prepare a session. `shared`: the server as it was configured."""
