@@ -385,8 +385,7 @@ def parse_home(text: str) -> Home:
         ConfigError: for an address that toolscout cannot open.
         MissingExtra: if the package that opens it is not installed.
     """
-    scheme, colon, _ = text.partition(":")
-    scheme = scheme.lower() if colon else ""
+    scheme = text.partition(":")[0].lower() if ":" in text else ""
     plugin = plugins.find_plugin(plugins.HOME_PLUGINS, scheme)
     if plugin is not None:
         home: SharedHome = plugins.load_function(plugin)(text)
@@ -394,11 +393,12 @@ def parse_home(text: str) -> Home:
     if scheme in EXTRAS_OF_SCHEMES:
         extra = EXTRAS_OF_SCHEMES[scheme]
         raise MissingExtra(f"A home in PostgreSQL needs another package. Run  {install_line(extra)}")
-    if _ANY_SCHEME.match(text):  # it would be made as a folder
+    # These are no folders either, and a `Path` would make folders of these names.
+    if _ANY_SCHEME.match(text):
         raise ConfigError(f"home: expected a folder or an address such as {EXAMPLE}, found one of another kind.")
-    if _HOST_AND_PORT.match(text):  # so would this
+    if _HOST_AND_PORT.match(text):
         raise ConfigError(f"home: {text.partition('/')[0]} looks like a host with a port. An address is {EXAMPLE}")
-    return Path(text).expanduser().absolute()  # what is opened later, or elsewhere, is in the same folder
+    return Path(text).expanduser().absolute()  # stays the same folder if the process changes its working directory
 
 
 def local_folder(home: Home) -> Path:
@@ -443,9 +443,7 @@ def sort_tenants(tenants: Iterable[Tenant]) -> list[Tenant]:
 def place_tenant(root: Home, tenant: str) -> Home:
     """Return the home of a tenant: the same address with another tenant, or a folder below the root's.
 
-    Args:
-        root: the home of the tenant `default`, or an address with any tenant.
-        tenant: a name.
+    `root` is the home of the tenant `default`, or an address with any tenant.
     """
     check_tenant_name(tenant)
     if not isinstance(root, Path):
@@ -467,11 +465,10 @@ def require_folder(root: Home, tenant: str) -> None:
     Raises:
         NotFound: if it has none of this name.
     """
-    if (
-        isinstance(root, Path)
-        and tenant != DEFAULT_TENANT
-        and not (root / TENANTS_FOLDER / tenant / TENANT_FILE).exists()
-    ):
-        names = [file.parent.name for file in (root / TENANTS_FOLDER).glob(f"*/{TENANT_FILE}")]
+    if not isinstance(root, Path) or tenant == DEFAULT_TENANT:
+        return
+    tenants = root / TENANTS_FOLDER
+    if not (tenants / tenant / TENANT_FILE).exists():
+        names = [file.parent.name for file in tenants.glob(f"*/{TENANT_FILE}")]
         advice = name_nearest(tenant, names, f"Add it with  toolscout tenant add {tenant}")
         raise NotFound(f"{root} has no tenant {tenant!r}. {advice}")

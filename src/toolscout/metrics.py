@@ -6,6 +6,7 @@ What only the laboratory measures is in `toolscout_lab.statistics`.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import statistics
 import warnings
@@ -129,7 +130,7 @@ def score(
     rankings = [run.get(query, ()) for query in ids]
     _check_rankings(ids, gold, rankings)
     sizes = np.array([len(tools) for tools in gold])
-    depth = max([int(sizes.max()), *(measure.k for measure in parsed if measure.k)])
+    depth = max([int(sizes.max()), *(measure.k for measure in parsed if measure.k)])  # the deepest cut-off
     gains = _pad_rows(
         [[tools.get(tool, 0.0) for tool in ranking[:depth]] for tools, ranking in zip(gold, rankings, strict=True)]
     )
@@ -137,7 +138,7 @@ def score(
     values: dict[str, Floats] = {}
     for measure in parsed:
         if measure.kind == "mrr":
-            values[str(measure)] = _compute_reciprocal_ranks(gold, rankings)
+            values[str(measure)] = np.array(list(map(_compute_reciprocal_rank, gold, rankings)))
         else:
             values[str(measure)] = _measure_at(measure, gains, ideal, sizes)
     return PerQuery(ids, values)
@@ -205,14 +206,12 @@ def _dcg(gains: Floats, cutoffs: npt.NDArray[np.int64]) -> Floats:
     return np.asarray(_cut_gains(gains, cutoffs) @ discounts)
 
 
-def _compute_reciprocal_ranks(gold: Sequence[Mapping[str, float]], rankings: Sequence[Sequence[str]]) -> Floats:
-    """Compute 1 / rank of the first gold tool of each query, (queries,); 0 if the ranking has none."""
-    return np.array(
-        [
-            next((1.0 / rank for rank, tool in enumerate(ranking, 1) if tool in tools), 0.0)
-            for tools, ranking in zip(gold, rankings, strict=True)
-        ]
-    )
+def _compute_reciprocal_rank(gold: Mapping[str, float], ranking: Sequence[str]) -> float:
+    """Compute 1 / rank of the first gold tool of one query; 0 if the ranking has none."""
+    for rank, tool in enumerate(ranking, 1):
+        if tool in gold:
+            return 1.0 / rank
+    return 0.0
 
 
 def slices(per_query: PerQuery, groups: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, dict[str, float]]]:
@@ -276,13 +275,15 @@ def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, n: int = 10_000, level: f
         times_drawn = np.bincount(sampled.ravel(), minlength=count * size).reshape(count, size)
         means.append(times_drawn.astype(float) @ table.T / size)
     tail = (1.0 - level) / 2.0
-    return np.moveaxis(np.quantile(np.concatenate(means), [tail, 1.0 - tail], axis=0), 0, -1)
+    bounds = np.quantile(np.concatenate(means), [tail, 1.0 - tail], axis=0)  # (2,) or (2, m)
+    return np.moveaxis(bounds, 0, -1)
 
 
 def split_chunks(n: int, size: int) -> list[int]:
     """Split `n` rows of `size` numbers into chunks that fit in memory: return the number of rows of each chunk."""
     rows = max(1, MAX_CHUNK_VALUES // size)
-    return [rows] * (n // rows) + [n % rows] * (n % rows > 0)
+    n_full, rest = divmod(n, rows)
+    return [rows] * n_full + ([rest] if rest else [])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -328,13 +329,14 @@ def paired_test(a: npt.ArrayLike, b: npt.ArrayLike, seed: int = 0, n: int = 10_0
     difference = left - right
     nonzero = difference[np.abs(difference) > EQUAL_TOLERANCE]
     rng = np.random.default_rng(seed)
-    extreme = 0  # resamples whose sum is as far from 0 as the real one
-    n_bytes = -(-nonzero.size // 8)  # with a bit for each difference
+    extreme = 0  # number of flips whose sum is as far from 0 as the real one
+    total, tolerance = nonzero.sum(), EQUAL_TOLERANCE * max(1, nonzero.size)
+    n_bytes = math.ceil(nonzero.size / 8)  # one bit decides whether a difference is flipped
     for count in split_chunks(n, max(1, nonzero.size)):
         flips = np.unpackbits(rng.integers(0, 256, (count, n_bytes), dtype=np.uint8), axis=1)
         # A flipped difference is subtracted where it was added, so it changes the sum by twice itself.
-        sums = nonzero.sum() - 2.0 * (flips[:, : nonzero.size].astype(float) @ nonzero)
-        extreme += int((np.abs(sums) >= abs(nonzero.sum()) - EQUAL_TOLERANCE * max(1, nonzero.size)).sum())
+        sums = total - 2.0 * (flips[:, : nonzero.size].astype(float) @ nonzero)
+        extreme += int((np.abs(sums) >= abs(total) - tolerance).sum())
     low, high = bootstrap_ci(difference, seed, n)
     wins = int((nonzero > 0).sum())
     return PairedComparison(

@@ -111,13 +111,17 @@ def find_plugin(group: str, name: str) -> Plugin | None:
     Raises:
         ConfigError: if several packages declare a plug-in of that name.
     """
-    if len(name) < MIN_NAME_CHARS or not PLUGIN_NAME.fullmatch(name) or name in BUILT_IN_NAMES[group]:
+    if name in BUILT_IN_NAMES[group] or not _is_valid_name(name):
         return None
     plugins = [plugin for plugin in list_plugins(group) if plugin.name == name]
     if len(plugins) > 1:
         packages = " and ".join(f"{plugin.package} {plugin.version}" for plugin in plugins)
         raise ConfigError(f"Both {packages} bring {name!r} to {group}. Uninstall one of them.")
     return plugins[0] if plugins else None
+
+
+def _is_valid_name(name: str) -> bool:
+    return len(name) >= MIN_NAME_CHARS and PLUGIN_NAME.fullmatch(name) is not None
 
 
 def load_plugin(plugin: Plugin) -> Any:
@@ -130,10 +134,10 @@ def load_plugin(plugin: Plugin) -> Any:
     try:
         return entry.load()
     except (Exception, SystemExit) as error:
-        subject = str(plugin).replace("the", "The", 1)
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ConfigError(
-            f"{subject} cannot be loaded ({plugin.target}): {reason}. Update the package, or uninstall it."
+            f"The plug-in {plugin.name!r} of {plugin.package} {plugin.version} cannot be loaded ({plugin.target}): "
+            f"{reason}. Update the package, or uninstall it."
         ) from error
 
 
@@ -161,7 +165,7 @@ def explain_refusal(plugin: Plugin, taken: Iterable[str] = ()) -> str | None:
     """
     if plugin.name in BUILT_IN_NAMES[plugin.group] or plugin.name in taken:
         return f"The name {plugin.name!r} belongs to toolscout, which never uses {plugin.package} for it."
-    if len(plugin.name) < MIN_NAME_CHARS or not PLUGIN_NAME.fullmatch(plugin.name):
+    if not _is_valid_name(plugin.name):
         return (
             f"The name {plugin.name!r} cannot be used. A name has at least {MIN_NAME_CHARS} lower-case letters or "
             "digits, begins with a letter, and may join words with '-'."

@@ -99,20 +99,13 @@ class _DriftState(msgspec.Struct, kw_only=True):
 
 
 class _RunningTest:
-    """One test of the present segment, with the values that it has seen.
-
-    Attributes:
-        test: the test.
-        before: mean of the values in the champion's time.
-        log_limit: the test rejects when the logarithm of its capital reaches this.
-        values: what it has observed.
-        instants: when each value was observed.
-    """
+    """One test of the present segment, with the values that it has seen."""
 
     def __init__(self, test: ConformalTest | ShareTest, before: float, level: float) -> None:
-        self.test, self.before, self.log_limit = test, before, math.log(1 / level)
+        self.test, self.before = test, before  # `before`: mean of the values in the champion's time
+        self.log_limit = math.log(1 / level)  # the test rejects when the logarithm of its capital reaches this
         self.values: list[float] = []
-        self.instants: list[str] = []
+        self.instants: list[str] = []  # at which the values were observed
 
     @property
     def rejects(self) -> bool:
@@ -289,10 +282,7 @@ class DriftWatch:
     def _make_failure_test(self, failures: Sequence[float], level: float) -> _RunningTest:
         """Make a test of whether calls fail more often than in the champion's time.
 
-        Args:
-            failures: 1 or 0 for each call of that time. If they are fewer than `MIN_CALLS`, the calls of all tools
-                are the reference.
-            level: significance level.
+        `failures` are 1 or 0 for each call of that time. If they are too few, the calls of all tools are the reference.
         """
         if len(failures) >= MIN_CALLS:
             reference, min_bound = failures, MIN_FAILURE_SHARE
@@ -318,11 +308,7 @@ class DriftWatch:
         return self._encoder.encode([search["query"] for _, search in searches], "query")
 
     def _measure(self, searches: Rows) -> dict[str, Sequence[float]]:
-        """Return what the tests of requests and score features compare: name of the test → a value for each search.
-
-        Args:
-            searches: with readable queries.
-        """
+        """Return what the tests of requests and score features compare: name of the test → a value for each search."""
         if not searches or not len(self._anchors):
             return {}
         vectors = self._encode(searches)
@@ -387,14 +373,9 @@ class DriftWatch:
             self._observe(state, what, name, failed, call)
 
     def _observe(self, state: _DriftState, what: str, name: str, value: float, event: dict[str, Any]) -> None:
-        """Pass a value to a test, and raise an alarm if the test rejects and raised none before.
+        """Pass the value of an event to a test, and raise an alarm if the test rejects and raised none before.
 
-        Args:
-            state: gets the alarm.
-            what: one of `DRIFT_KINDS`.
-            name: of the server, group or tool; empty otherwise.
-            value: what the test compares.
-            event: the search or call.
+        `what` is one of `DRIFT_KINDS`, `name` the server, group or tool; it is empty for tests of all traffic.
         """
         test = self._find_failure_test(what, name) if what in FAILING else self._tests.get((what, name))
         if test is None:  # the champion's time has too little to compare with

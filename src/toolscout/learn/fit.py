@@ -48,12 +48,7 @@ __all__ = [
 BASE_SETTINGS: Final = {"refit": False}  # a base is not fitted on dev too, or choices on dev would trust it too much
 BASE_PREFIX: Final = "base."  # begins the names of settings that belong to the base
 SHELF_FOLDER: Final = "bench-models"
-MAX_ABSTENTION_QUERIES: Final = 4_000
-"""Maximum number of queries that set the abstention thresholds; with 500, a budget of 2 % was missed by 0.9 points."""
-
-
-def _no_notes() -> Mapping[str, object]:
-    return {}
+MAX_ABSTENTION_QUERIES: Final = 4_000  # set the abstention thresholds; 500 missed a budget of 2 % by 0.9 points
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +73,7 @@ class FitJob:
     base: Base | None
     workspace: HomeResources
     out: Path
-    notes: Callable[[], Mapping[str, Any]] = _no_notes
+    notes: Callable[[], Mapping[str, Any]] = dict
 
     @property
     def work(self) -> Path:
@@ -328,16 +323,9 @@ def on_shelf(job: FitJob) -> FitJob:
 def rehearse_fit(
     name: str, lesson: Lesson, workspace: HomeResources, changes: Mapping[str, object], queries: Sequence[str] = ()
 ) -> None:
-    """Ask the language model all that a fit of the recipe and of its bases, and later searches, could ask it.
+    """Ask the language model all that a fit of the recipe and of its bases, and searches for `queries`, could ask it.
 
     Nothing is trained. If the language model is a `Rehearsal` of toolscout-lab, it counts the calls and sends none.
-
-    Args:
-        name: of the recipe.
-        lesson: what it would be fitted on.
-        workspace: has the language model.
-        changes: options of the recipe, as in `plan_fit`.
-        queries: texts of the later searches.
 
     Raises:
         UserError: if the recipe cannot be fitted with these arguments.
@@ -486,9 +474,7 @@ def _describe_fit(job: FitJob) -> list[str]:
 def _read_former(job: FitJob, *, replace_damaged: bool) -> Manifest | None:
     """Read the manifest of the model that this fit would replace. None: the folder is empty or may be overwritten.
 
-    Args:
-        job: the fit.
-        replace_damaged: whether a damaged model may be overwritten, because only this fit writes there.
+    With `replace_damaged`, a damaged model may be overwritten, because only fits write there.
 
     Raises:
         ConfigError: if something is there that must not be overwritten.

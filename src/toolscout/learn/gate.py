@@ -148,16 +148,9 @@ def find_outside_loss(
     queries: Sequence[SyntheticQuery],
     seed: int = 0,
 ) -> dict[str, object] | None:
-    """Compare two rankings of requests outside the traffic.
+    """Compare two rankings of requests outside the traffic, and return what `compare_outside` returns.
 
-    Args:
-        candidate: id of a request → ids of tools, best first.
-        champion: the same.
-        queries: the requests.
-        seed: of the resampling.
-
-    Returns:
-        See `compare_outside`.
+    A ranking has the ids of tools, best first, by the id of a request.
     """
     if not queries:
         return None
@@ -189,11 +182,7 @@ def compare_outside(
 
 
 def explain_outside_loss(test: Mapping[str, Any] | None) -> list[str]:
-    """Explain that requests outside the traffic may lose too much. Empty: they certainly lose little.
-
-    Args:
-        test: as `compare_outside` returns it.
-    """
+    """Explain from `compare_outside` that requests outside the traffic may lose too much. Empty: they lose little."""
     if test is None:
         return []
     low, high = test["ci95"]
@@ -274,12 +263,7 @@ def _explain_no_gain(
 ) -> list[str]:
     """Explain why the candidate is not better, or only better thanks to one caller. Empty: it is better.
 
-    Args:
-        test: of the deciding measure.
-        without: the same without the caller who favours the candidate most; see `PromotionVerdict`.
-        sample: the requests.
-        look: number of this comparison.
-        level: the p that the comparison needs.
+    `test` is of the deciding measure, and `without` the same without one caller; see `PromotionVerdict`.
     """
     if not _is_gain(test, level):
         low, high = (100 * bound for bound in test["ci95"])

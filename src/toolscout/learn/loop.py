@@ -501,9 +501,7 @@ def _read_row(query: str) -> int:
 def _read_journal_row(manifest: Manifest | None, name: str) -> int:
     """Return a journal row id from a model's manifest, 0 if it has none.
 
-    Args:
-        manifest: of the model.
-        name: `through`, the last search that it was fitted on; or `until`, the newest event that its run read.
+    `name`: `through`, the last search that the model was fitted on, or `until`, the newest event that its run read.
     """
     rows = manifest.values.get("journal") if manifest is not None else None
     return int(rows.get(name, 0)) if isinstance(rows, dict) else 0

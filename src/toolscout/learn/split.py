@@ -74,12 +74,9 @@ class Traffic(NamedTuple):
 
 
 def split_by_time(examples: Sequence[Example], tools: Sequence[Tool], folder: Path) -> Traffic:
-    """Split examples, oldest first, into train, dev and test.
+    """Split examples, oldest first, into train, dev and test. Uses of tools that the catalogue lacks are left out.
 
-    Args:
-        examples: the evidence of the journal.
-        tools: the catalogue; uses of other tools are left out.
-        folder: where the dataset will be written.
+    `folder` is where the dataset will be written.
     """
     tool_ids = tuple(sorted(tool.id for tool in tools))
     usable, unknown = _keep_catalogue_tools(examples, set(tool_ids))

@@ -36,24 +36,15 @@ Kind = Literal["command", "situation"]
 
 MAX_COMMAND_WORDS: Final = 14
 SITUATION_WORD_RANGE: Final = (4, 8)
-MIN_SITUATION_WORDS: Final = 3
-"""A situation is written from at least so many words, if the description has them."""
-SYNONYM_RATE: Final = {"command": 0.4, "situation": 0.9}
-"""Share of the words with a known synonym that are replaced by one."""
-OMISSION_RATE: Final = {"command": 0.6, "situation": 0.9}
-"""Share of the words that no other tool has and that are left out: people who ask do not know them."""
-RARE_WORD_TOOLS: Final = 3
-"""A word of up to so many tools may be left out, the less often the more tools have it."""
-NUMBER_CHANGE_RATE: Final = 0.4
-"""Share of the words that change between singular and plural."""
-COMMAND_BY_NAME_RATE: Final = 0.4
-"""Share of the commands that use the words of the tool's name."""
-UNION_RATE: Final = {True: 0.4, False: 0.15}
-"""Share of the queries that need several tools, by whether the tool has parameters."""
-UNION_WITHIN_PATH_RATE: Final = 0.5
-"""Share of the queries for several tools that need tools of one path."""
-SMALL_TALK_RATE: Final = 0.25
-"""Share of the queries with a sentence beside them that asks for nothing."""
+MIN_SITUATION_WORDS: Final = 3  # a description may have fewer
+SYNONYM_RATE: Final = {"command": 0.4, "situation": 0.9}  # of the words with a synonym, replaced by one
+OMISSION_RATE: Final = {"command": 0.6, "situation": 0.9}  # of the words of one tool only, which people do not know
+RARE_WORD_TOOLS: Final = 3  # words of more tools are never left out
+NUMBER_CHANGE_RATE: Final = 0.4  # of the words, changed between singular and plural
+COMMAND_BY_NAME_RATE: Final = 0.4  # of the commands, written with the words of the tool's name
+UNION_RATE: Final = {"command": 0.4, "situation": 0.15}  # of the queries, which need several tools
+UNION_WITHIN_PATH_RATE: Final = 0.5  # of the queries for several tools, which need tools of one path
+SMALL_TALK_RATE: Final = 0.25  # of the queries, with a sentence beside them that asks for nothing
 
 COMMAND_TEMPLATES: Final = (
     "Please {}.",
@@ -199,20 +190,25 @@ class QueryGenerator:
         rng = _seed_rng(tool.id, seed, "probe")
         kind, text = self.write_request(tool, rng)
         gold = [tool]
-        if self.unions and len(self.targets) > 3 and rng.random() < UNION_RATE[bool(_read_properties(tool))]:
-            siblings = self.tools_by_path[tool.path]
-            pool = siblings if len(siblings) > 1 and rng.random() < UNION_WITHIN_PATH_RATE else self.targets
-            drawn = rng.sample(list(pool), min(3, len(pool)))  # one more than needed, since it may draw the tool itself
-            partners = [partner for partner in drawn if partner.id != tool.id][: rng.choice((1, 1, 2))]
-            gold += partners
+        if self.unions and len(self.targets) > 3 and rng.random() < UNION_RATE[kind]:
             kind = "union"
-            for partner in partners:
+            for partner in self._draw_partners(tool, rng):
+                gold.append(partner)
                 _, partner_text = self.write_request(partner, rng)
                 text = f"{text} {partner_text}"
         if rng.random() < SMALL_TALK_RATE:
             sentence = rng.choice(SMALL_TALK)
             text = f"{text} {sentence}" if rng.random() < 0.5 else f"{sentence} {text}"
         return SyntheticQuery(id=f"p-{tool.id}", text=text, tools=tuple(sorted({t.id for t in gold})), kind=kind)
+
+    def _draw_partners(self, tool: Tool, rng: random.Random) -> list[Tool]:
+        """Return one or two other tools for a query that needs several."""
+        siblings = self.tools_by_path[tool.path]
+        is_within_path = len(siblings) > 1 and rng.random() < UNION_WITHIN_PATH_RATE
+        pool = siblings if is_within_path else self.targets
+        drawn = rng.sample(list(pool), min(3, len(pool)))  # one more than needed, since the tool itself may be drawn
+        count = rng.choice((1, 1, 2))
+        return [partner for partner in drawn if partner.id != tool.id][:count]
 
     def write_request(self, tool: Tool, rng: random.Random) -> tuple[str, str]:
         """Return the kind and the text of a request for one tool."""
@@ -228,20 +224,21 @@ class QueryGenerator:
             words = name_words
         text = " ".join(self.paraphrase(words, "command", rng))
         properties = sorted(_read_properties(tool).items())
-        values = [_write_value(*item, rng) for item in rng.sample(properties, min(len(properties), rng.randint(1, 3)))]
+        n_values = min(len(properties), rng.randint(1, 3))
+        values = [_write_value(name, schema, rng) for name, schema in rng.sample(properties, n_values)]
         command = rng.choice(COMMAND_TEMPLATES).format(f"{text} with {' and '.join(values)}")
         return command[0].upper() + command[1:]
 
     def write_situation(self, tool: Tool, rng: random.Random) -> str:
         """Describe a situation with some words of the description, in their order, without the tool's name.
 
-        Words with a synonym are preferred, and `paraphrase` then replaces most of them. One more word is added, or as
-        many as are missing to `MIN_SITUATION_WORDS`.
+        Words with a synonym are preferred, because `paraphrase` can replace them. One other word is added, or more if
+        the situation would have fewer than `MIN_SITUATION_WORDS`.
         """
         name_parts = {part.casefold() for part in _NAME_PART.findall(tool.name)}
         content = [word for word in _find_words(tool.description) if word.casefold() not in FUNCTION_WORDS]
-        candidates = [word for word in dict.fromkeys(content) if word.casefold() not in name_parts] or content
-        candidates = candidates or _find_words(tool.description)
+        nameless = [word for word in dict.fromkeys(content) if word.casefold() not in name_parts]
+        candidates = nameless or content or _find_words(tool.description)
         max_words = min(len(candidates), rng.randint(*SITUATION_WORD_RANGE))
         replaceable = [word for word in candidates if word.casefold() in load_synonyms()]
         chosen = rng.sample(replaceable, min(max_words, len(replaceable)))
@@ -262,17 +259,18 @@ class QueryGenerator:
             synonyms = load_synonyms().get(word.casefold(), ())
             if synonyms and rng.random() < SYNONYM_RATE[kind]:
                 paraphrased.append(rng.choice(synonyms))
-            elif remaining <= 2 or rng.random() >= self.omission_rate(word, kind):
-                has_number = word.isalpha() and word.casefold() not in FUNCTION_WORDS
-                paraphrased.append(_change_number(word.lower(), rng) if has_number else word)
-            else:
+            elif remaining > 2 and rng.random() < self.omission_rate(word, kind):
                 remaining -= 1
+            elif word.isalpha() and word.casefold() not in FUNCTION_WORDS:
+                paraphrased.append(_change_number(word.lower(), rng))
+            else:
+                paraphrased.append(word)
         return paraphrased
 
     def omission_rate(self, word: str, kind: Kind) -> float:
         """Return the probability with which a word is left out: the fewer tools have it, the higher."""
-        count = max(1, self.tool_counts[_fold_word(word)])
-        return OMISSION_RATE[kind] / count if count <= RARE_WORD_TOOLS else 0.0
+        n_tools = max(1, self.tool_counts[_fold_word(word)])
+        return OMISSION_RATE[kind] / n_tools if n_tools <= RARE_WORD_TOOLS else 0.0
 
 
 def _list_words(tool: Tool) -> list[str]:
@@ -289,7 +287,8 @@ def _change_number(word: str, rng: random.Random) -> str:
     """Return the word, or with a probability of `NUMBER_CHANGE_RATE` its plural or singular."""
     if len(word) < 4 or rng.random() >= NUMBER_CHANGE_RATE:
         return word
-    return word[:-1] if word.endswith("s") and not word.endswith("ss") else f"{word}s"
+    is_plural = word.endswith("s") and not word.endswith("ss")
+    return word.removesuffix("s") if is_plural else f"{word}s"
 
 
 def _seed_rng(tool: str, seed: int, purpose: str) -> random.Random:
@@ -301,13 +300,11 @@ def _write_value(name: str, schema: object, rng: random.Random) -> str:
     """Write the words of a parameter's name and a value: one that the schema lists, else any of its type."""
     schema = schema if isinstance(schema, Mapping) else {}
     name_words = " ".join(_NAME_PART.findall(name)).lower() or name
-    examples = schema.get("enum") or schema.get("examples")
-    json_type = schema.get("type")
-    if isinstance(examples, list) and examples:
-        value = str(rng.choice(examples))
-    else:
-        value = rng.choice(VALUES_BY_TYPE.get(json_type, TEXT_VALUES) if isinstance(json_type, str) else TEXT_VALUES)
-    return f"{name_words} {value}"
+    values = schema.get("enum") or schema.get("examples")
+    if not isinstance(values, list) or not values:
+        json_type = schema.get("type")
+        values = VALUES_BY_TYPE.get(json_type, TEXT_VALUES) if isinstance(json_type, str) else TEXT_VALUES
+    return f"{name_words} {rng.choice(values)!s}"
 
 
 def _read_properties(tool: Tool) -> Mapping[str, object]:

@@ -88,7 +88,7 @@ class _Facts(Protocol):
 
     @property
     def options_type(self) -> type[msgspec.Struct]:
-        """All options with defaults and bounds, unknown names forbidden; None as a default: chosen on dev."""
+        """The struct of all options with defaults and bounds. An option with the default None is chosen on dev."""
 
     @property
     def needs_usage(self) -> bool:

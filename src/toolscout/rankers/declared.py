@@ -171,13 +171,9 @@ def check_arrays(arrays: Arrays, rules: Mapping[str, ArrayRule], lengths: Mappin
 
 
 def _check_axis(name: str, axis: str, length: int, known: dict[str, int]) -> None:
-    """Check the length of one axis of an array, and note the length of a name that is new.
+    """Check the length of one axis of the array `name`, and note the length of a name that is new in `known`.
 
-    Args:
-        name: of the array.
-        axis: a name, or a sum such as `tools+sets`, in which at most one name is not known yet.
-        length: of the axis.
-        known: name → length; the new name is added.
+    The axis is a name, or a sum such as `tools+sets`, in which at most one name is not known yet.
 
     Raises:
         ValueError: if the axis does not have the length that the known names have together.

@@ -188,12 +188,9 @@ class Training:
         return loss, ((probabilities - targets) / len(batch)).astype(np.float32)
 
     def _step(self, name: str, rows: Any, gradient: Vectors) -> None:
-        """Take AdaGrad's step in one layer: rate · gradient / √(sum of the squared gradients, with this one).
+        """Take AdaGrad's step in some rows of a layer: rate · gradient / √(sum of all squared gradients so far).
 
-        Args:
-            name: of the layer.
-            rows: which rows of the layer the gradient is for.
-            gradient: overwritten, to save memory.
+        `gradient` is overwritten, to save memory.
         """
         squares, weights = getattr(self._squares, name), getattr(self.head.weights, name)
         sums = squares[rows] + gradient * gradient
@@ -204,12 +201,7 @@ class Training:
 
 
 def choose_hidden(hidden: int | None, gold: Sequence[Places]) -> int:
-    """Return the number of hidden units, 0 for none.
-
-    Args:
-        hidden: the setting; None: to be chosen by the number of queries and their tools.
-        gold: the tools of each training query, without dev.
-    """
+    """Return the number of hidden units, 0 for none: the setting, or a choice by the tools of each training query."""
     if hidden is not None:
         return hidden
     if len(gold) < MIN_HIDDEN_QUERIES:
