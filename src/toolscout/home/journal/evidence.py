@@ -16,7 +16,8 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from itertools import takewhile
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -112,45 +113,53 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def weigh_rank(rank: int | None) -> float:
-    """Return the weight of a call of a tool shown at `rank` (from 1): its inverse propensity. None, not shown: 1."""
-    return 1.0 if rank is None else float(max(rank, 1)) ** POSITION_BIAS
+    """Return the weight of a call of a tool shown at `rank` (from 1), 1 / p(rank), or 1 if it was not shown."""
+    if rank is None:
+        return 1.0
+    return float(max(rank, 1)) ** POSITION_BIAS
 
 
 def read_example(trail: Trail) -> Example | None:
     """Return the example of one search and what followed it, or None if no tool was used successfully."""
     search = next(event for event in trail.events if event["event"] == "search")
+    own_events = [event for event in trail.events if event["caller"] == search["caller"]]
     shown = search["shown"] if isinstance(search["shown"], list) else ()
     ranks: dict[str, int] = {}
     for rank, tool in enumerate(shown, 1):
         if isinstance(tool, str):
             ranks.setdefault(tool, rank)
     weights: dict[str, float] = {}
-    for tool, is_right in _list_judgements(event for event in trail.events if event["caller"] == search["caller"]):
-        weights.pop(tool, None)  # of several judgements the last one counts
-        if is_right:
-            weights[tool] = weigh_rank(ranks.get(tool))
+    for judgement in _list_judgements(own_events):
+        weights.pop(judgement.tool, None)  # of several judgements of a tool the last one counts
+        if judgement.is_right:
+            weights[judgement.tool] = weigh_rank(ranks.get(judgement.tool))
     if not weights:
         return None
     return Example(row=trail.row, at=search["at"], caller=search["caller"], query=search["query"], tools=weights)
 
 
-def _list_judgements(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, bool]]:
-    """List (tool, whether it was right) from successful calls and feedback that was not withdrawn, in order."""
-    judgements: list[tuple[str, bool, str]] = []  # tool, whether it was right, kind of event
+class _Judgement(NamedTuple):
+    """Whether a tool was right for a request, by a successful call or by feedback."""
+
+    tool: str
+    is_right: bool
+    is_feedback: bool
+
+
+def _list_judgements(events: Iterable[Mapping[str, Any]]) -> list[_Judgement]:
+    """List the judgements in events, in order, without feedback that was withdrawn later."""
+    judgements: list[_Judgement] = []
     for event in events:
-        kind = event["event"]
-        if kind == "call" and event["ok"]:
-            judgements.append((event["tool"], True, kind))
-        elif kind == "feedback":
-            judgements += [(tool, True, kind) for tool in _read_ids(event.get("good"))]
-            judgements += [(tool, False, kind) for tool in _read_ids(event.get("bad"))]
+        if event["event"] == "call" and event["ok"]:
+            judgements.append(_Judgement(event["tool"], is_right=True, is_feedback=False))
+        elif event["event"] == "feedback":
+            for tool in _read_ids(event.get("good")):
+                judgements.append(_Judgement(tool, is_right=True, is_feedback=True))
+            for tool in _read_ids(event.get("bad")):
+                judgements.append(_Judgement(tool, is_right=False, is_feedback=True))
             withdrawn = set(_read_ids(event.get("withdrawn")))
-            judgements = [
-                (tool, is_right, event_kind)
-                for tool, is_right, event_kind in judgements
-                if event_kind == "call" or tool not in withdrawn
-            ]
-    return [(tool, is_right) for tool, is_right, _ in judgements]
+            judgements = [each for each in judgements if not (each.is_feedback and each.tool in withdrawn)]
+    return judgements
 
 
 def _read_ids(value: object) -> list[str]:
@@ -184,11 +193,12 @@ def limit_per_caller(counts: Mapping[str, int]) -> int:
         return max(counts.values(), default=0)
     share = min(MAX_CALLER_SHARE, max(MIN_CALLER_SHARE, 2 / len(counts)))
     cap = max(counts.values())
-    while cap > MIN_CALLER_EXAMPLES:  # a lower limit also lowers the number of all, so it is lowered again
+    while cap > MIN_CALLER_EXAMPLES:
         n_taken = sum(min(count, cap) for count in counts.values())
-        if cap <= share * n_taken:
+        n_allowed = int(share * n_taken)
+        if cap <= n_allowed:
             break
-        cap = max(MIN_CALLER_EXAMPLES, min(cap - 1, int(share * n_taken)))
+        cap = max(MIN_CALLER_EXAMPLES, n_allowed)  # fewer are taken now, so the share is checked again
     return cap
 
 
@@ -210,23 +220,23 @@ def collect_evidence(
     new_counts: Counter[str] = Counter()
     searches = unused = hidden = 0
     for trail in journal.trails(until=until):
-        example = read_example(trail)
         searches += 1
-        unused += example is None
-        if example is not None:
-            readable = _is_readable(example.query)
-            hidden += not readable
-            counts[example.caller] += readable
-            new_counts[example.caller] += readable and example.row > since
-    cap, new_cap = (
-        limit_per_caller({caller: count for caller, count in counter.items() if count})
-        for counter in (counts, new_counts)
-    )
+        example = read_example(trail)
+        if example is None:
+            unused += 1
+        elif not _is_readable(example.query):
+            hidden += 1
+        else:
+            counts[example.caller] += 1
+            if example.row > since:
+                new_counts[example.caller] += 1
+    cap = limit_per_caller(counts)
+    new_cap = min(cap, limit_per_caller(new_counts))
     taken: dict[tuple[str, str], Example] = {}  # by key
     callers: Counter[str] = Counter()
     capped = repeated = 0
     for example in _read_examples(journal.trails(until=until)):  # the newest first: new ones before the others
-        limit = min(cap, new_cap) if example.row > since else cap
+        limit = new_cap if example.row > since else cap
         is_over_limit = callers[example.caller] >= limit and example.caller not in trusted
         if example.key in taken:
             repeated += 1
@@ -271,110 +281,105 @@ class LiveEvidence:
         least, most = LIVE_PER_CALLER_RANGE
         self._max_per_caller = min(most, max(least, known // 20))
         self._lock = threading.Lock()
-        self._first_row, self._last_row = -1, -1  # of the journal, when it was read last; -1: never
+        self._first_row = self._last_row = -1  # bounds of the journal at the last reading; no journal has a row -1
         self._version = 0  # rises when the examples change
-        self._caller_and_key: dict[int, tuple[str, int]] = {}  # row → caller and hash of the key, for every example
+        self._keys: dict[int, tuple[str, int]] = {}  # row → caller and hash of the key, for every example
         self._examples: dict[int, Example] = {}  # row → example, for those that count; both the oldest first
 
     def __call__(self) -> tuple[int, tuple[Example, ...]]:
         """Return a version that changes with the examples, and the examples, the oldest first."""
         first, last = self._journal.read_bounds()
         with self._lock:
-            if last > self._last_row or first != self._first_row:
+            events_were_added = last > self._last_row
+            events_were_removed = first != self._first_row
+            if events_were_added or events_were_removed:
                 self._update(first, last)
             return self._version, tuple(self._examples.values())
 
     def _update(self, first: int, last: int) -> None:
         """Bring the examples up to date with the journal.
 
-        If only few searches changed, these are read again. Otherwise, and if events were removed, the newest
-        `MAX_LIVE_EVENTS` events are read again.
+        Only changed searches are read, unless there are many, or events were removed from the journal.
 
         Args:
             first: row id of the oldest event in the journal.
             last: row id of the newest event.
         """
-        old_examples, after = [*self._examples.values()], max(self._after, last - MAX_LIVE_EVENTS)
-        reads_all = self._last_row < 0 or first != self._first_row
-        updated = [] if reads_all else self._journal.trails_since(self._last_row, until=last)
-        if reads_all or len(updated) >= MAX_UPDATED_TRAILS:
-            self._examples = {}  # a call may have been judged bad, or forgotten
-            self._caller_and_key = {
-                row: key for row, key, _ in _read_keys(self._journal.trails(after=after, until=last)) if key
-            }
-            self._select(last, {})
+        old_examples = list(self._examples.values())
+        after = max(self._after, last - MAX_LIVE_EVENTS)
+        changed = None
+        if first == self._first_row:
+            changed = self._journal.trails_since(self._last_row, until=last)
+        if changed is None or len(changed) >= MAX_UPDATED_TRAILS:
+            self._read_all(after, last)
         else:
-            self._apply_changes(updated, after, last)
+            self._apply_changes(changed, after, last)
         self._first_row, self._last_row = first, last
-        self._version += old_examples != [*self._examples.values()]
+        if list(self._examples.values()) != old_examples:
+            self._version += 1
 
-    def _apply_changes(self, updated: Sequence[Trail], after: int, last: int) -> None:
+    def _read_all(self, after: int, last: int) -> None:
+        """Read all searches after the row id `after` again, with their events up to the row id `last`."""
+        self._examples = {}  # a call may have been judged bad, or forgotten
+        examples = _read_examples(self._journal.trails(after=after, until=last))
+        self._keys = {example.row: _hash_key(example) for example in examples}
+        self._choose_examples(last, {})
+
+    def _apply_changes(self, changed: Sequence[Trail], after: int, last: int) -> None:
         """Drop the examples that became too old, replace those that changed, and add new ones.
 
         Args:
-            updated: the trails of the changed and the new searches.
+            changed: the trails of the changed and the new searches.
             after: searches up to this row id are too old.
             last: row id of the last event to read.
         """
-        # the dictionary begins with the oldest row
-        while self._caller_and_key and (oldest := next(iter(self._caller_and_key))) <= after:
-            del self._caller_and_key[oldest]
-            self._examples.pop(oldest, None)
-        if not updated:
-            return
-        fresh = {}
-        for row, key, example in _read_keys(trail for trail in updated if trail.row > after):
-            self._caller_and_key.pop(row, None)
+        outdated = list(takewhile(lambda row: row <= after, self._keys))  # `_keys` begins with the oldest row
+        recent = [trail for trail in changed if trail.row > after]
+        for row in (*outdated, *(trail.row for trail in recent)):
+            self._keys.pop(row, None)
             self._examples.pop(row, None)
-            if key is not None and example is not None:
-                self._caller_and_key[row], fresh[row] = key, example
-        self._select(last, fresh)
+        if changed:
+            fresh = {example.row: example for example in _read_examples(recent)}
+            self._keys |= {row: _hash_key(example) for row, example in fresh.items()}
+            self._choose_examples(last, fresh)
 
-    def _select(self, last: int, fresh: Mapping[int, Example]) -> None:
-        """Keep the newest example of each key, and of each caller only the newest up to the limit.
+    def _choose_examples(self, last: int, fresh: Mapping[int, Example]) -> None:
+        """Choose the examples that count, and read those that are not in memory.
 
         Args:
             last: row id of the last event to read.
-            fresh: row → example, for examples that were just read. Others are read here if they are not in memory.
+            fresh: row → example, for examples that were just read.
         """
-        selected = self._choose_rows()
+        self._keys = dict(sorted(self._keys.items()))
+        chosen = self._choose_rows()
         examples = {**fresh, **self._examples}
-        missing = self._journal.trails_at([row for row in selected if row not in examples], until=last)
-        examples |= {row: example for row, _, example in _read_keys(missing) if example is not None}
-        gone = [row for row in selected if row not in examples]
-        if gone:  # another process has removed them meanwhile: choose among the others
-            self._caller_and_key = {row: key for row, key in self._caller_and_key.items() if row not in gone}
-            self._select(last, examples)
+        unread = [row for row in chosen if row not in examples]
+        examples |= {example.row: example for example in _read_examples(self._journal.trails_at(unread, until=last))}
+        gone = [row for row in unread if row not in examples]
+        if gone:  # another process has removed them from the journal meanwhile: choose among the others
+            for row in gone:
+                del self._keys[row]
+            self._choose_examples(last, examples)
         else:
-            self._examples = {row: examples[row] for row in selected}
+            self._examples = {row: examples[row] for row in chosen}
 
     def _choose_rows(self) -> list[int]:
-        """Return the rows of the examples that count, the oldest first. Also sorts `_caller_and_key` by row.
+        """Return the rows of the examples that count, the oldest first.
 
-        Equal examples have the same key (a hash), and the newest of them counts. Only trusted callers have no limit.
+        Of examples with one key the newest counts. A caller who is not trusted has only the newest up to the limit.
         """
-        rows = sorted(self._caller_and_key)
-        self._caller_and_key = {row: self._caller_and_key[row] for row in rows}
         row_by_key: dict[int, int] = {}
         n_by_caller: Counter[str] = Counter()
-        for row in reversed(rows):
-            caller, key = self._caller_and_key[row]
+        for row, (caller, key) in reversed(self._keys.items()):
             if len(row_by_key) >= MAX_LIVE_EXAMPLES:
                 break
-            if key not in row_by_key and (n_by_caller[caller] < self._max_per_caller or caller in self._trusted):
+            is_allowed = caller in self._trusted or n_by_caller[caller] < self._max_per_caller
+            if is_allowed and key not in row_by_key:
                 row_by_key[key] = row
                 n_by_caller[caller] += 1
         return sorted(row_by_key.values())
 
 
-def _read_keys(trails: Iterable[Trail]) -> Iterator[tuple[int, tuple[str, int] | None, Example | None]]:
-    """Yield (row, (caller, hash of the key), example) of each search; (row, None, None): it gives no example.
-
-    The hash takes the place of the key in memory.
-    """
-    for trail in trails:
-        example = read_example(trail)
-        if example is None or not _is_readable(example.query):
-            yield trail.row, None, None
-        else:
-            yield trail.row, (example.caller, hash(example.key)), example
+def _hash_key(example: Example) -> tuple[str, int]:
+    """Return the caller, and a hash of the example's key, which needs less memory than the key."""
+    return example.caller, hash(example.key)
