@@ -77,9 +77,10 @@ CATALOGUE_MIGRATIONS: Final = (
 )
 
 
+MAX_ROWS: Final = 2**63 - 1  # the highest LIMIT that every engine accepts
 MAX_IDS_IN_QUERY: Final = 500  # SQLite bounds the number of parameters of a statement
 ORIGINS_FILE: Final = "origins.json"
-#: Table of definitions → what a row of it is.
+#: Tables with definitions, and what messages call a row of each.
 DEFINITIONS: Final = {"tools": "tool", "pins": "approved definition", "quarantine": "definition that waits"}
 _log: Final = logging.getLogger("toolscout.catalogue.store")
 READ_GENERATION: Final = "SELECT value FROM meta WHERE key = 'generation'"
@@ -233,30 +234,35 @@ class Store(Database):
     def catalogue(self) -> Catalogue:
         """Return a snapshot of the present generation. Its tools load from the store on demand."""
         snapshot = read_snapshot(self, local_folder(self.home) / SNAPSHOTS_FOLDER)
-        if not len(snapshot) and (lost := self.find_lost_origins()):
-            _log.warning("%s", _describe_loss(self.label, lost))
+        lost_origins = [] if len(snapshot) else self.find_lost_origins()
+        if lost_origins:
+            _log.warning("%s", _describe_loss(self.label, lost_origins))
         return snapshot
 
     def tools(self, ids: Sequence[str]) -> list[Tool]:
         """Return tools in the order of `ids`, without unknown ids."""
-        if len(ids) > MAX_IDS_IN_QUERY:  # read the range that contains all of them
-            requested = set(ids)
-            ends = min(requested), max(requested)
-            with self.reading() as connection:
-                query = "SELECT id, NULL, body FROM tools WHERE id BETWEEN ? AND ?"  # NULL: see `_decode`
-                tools_by_id = self._decode(row for row in connection.execute(query, ends) if row[0] in requested)
-        else:
-            placeholders = ",".join("?" * len(ids))
-            query = f"SELECT id, fingerprint, body FROM tools WHERE id IN ({placeholders})"
-            tools_by_id = self._decode(self.ask(query, tuple(ids)))
+        tools_by_id = self._read_few(ids) if len(ids) <= MAX_IDS_IN_QUERY else self._read_many(set(ids))
         return [tools_by_id[id] for id in ids if id in tools_by_id]
+
+    def _read_few(self, ids: Sequence[str]) -> dict[str, Tool]:
+        """Return id → tool of at most `MAX_IDS_IN_QUERY` ids."""
+        placeholders = ",".join("?" * len(ids))
+        query = f"SELECT id, fingerprint, body FROM tools WHERE id IN ({placeholders})"
+        return self._decode(self.ask(query, tuple(ids)))
+
+    def _read_many(self, ids: Collection[str]) -> dict[str, Tool]:
+        """Return id → tool by reading all tools from the lowest to the highest id, without comparing fingerprints."""
+        query = "SELECT id, body FROM tools WHERE id BETWEEN ? AND ?"
+        with self.reading() as connection:
+            rows = connection.execute(query, (min(ids), max(ids)))
+            return self._decode((id, None, body) for id, body in rows if id in ids)
 
     def _decode(self, rows: Iterable[tuple[str, str | None, bytes]]) -> dict[str, Tool]:
         """Return id → tool, without damaged ones, which the log names once.
 
         Args:
-            rows: (id, fingerprint, body). None as fingerprint: it is not compared, because that takes 11 µs for each
-                tool. It is compared where few tools are read, such as the hits of a search.
+            rows: (id, fingerprint, body). A fingerprint of None is not compared: a comparison takes 11 µs, which is
+                too long if many tools are read.
         """
         tools: dict[str, Tool] = {}
         for id, fingerprint, body in rows:
@@ -267,12 +273,8 @@ class Store(Database):
                 tools[id] = tool
             except (msgspec.MsgspecError, BadEntry, TypeError, UnicodeDecodeError) as error:
                 if id not in self._damaged:
-                    _log.warning(
-                        "%s is damaged: the tool %s is left out: %s; run  toolscout doctor --repair",
-                        self.label,
-                        id,
-                        error,
-                    )
+                    message = "%s is damaged: the tool %s is left out: %s; run  toolscout doctor --repair"
+                    _log.warning(message, self.label, id, error)
                 self._damaged.add(id)
         return tools
 
@@ -282,10 +284,12 @@ class Store(Database):
         One statement reads both, so it needs no transaction.
         """
         placeholders = ",".join("?" * len(ids))
-        sql = f"SELECT value, id, fingerprint, body FROM meta LEFT JOIN tools ON id IN ({placeholders}) "
-        sql += "WHERE key = 'generation'"
-        rows = self.ask(sql, tuple(ids))
-        present = int(rows[0][0])
+        rows = self.ask(
+            "SELECT value, id, fingerprint, body FROM meta "
+            f"LEFT JOIN tools ON id IN ({placeholders}) WHERE key = 'generation'",
+            tuple(ids),
+        )
+        present, *_ = rows[0]
         if self._listener:
             self._listener.learn(present)
         if present != generation:
@@ -345,13 +349,11 @@ class Store(Database):
             after: an id.
             limit: maximum number of tools; None: all.
         """
-        of_source = "" if source is None else "AND source = ?"
-        bound = "" if limit is None else "LIMIT ?"
-        values = [value for value in (after, source, limit) if value is not None]
-        with self.reading() as connection:
-            return connection.execute(
-                f"SELECT id, name FROM tools WHERE id > ? {of_source} ORDER BY id {bound}", values
-            ).fetchall()
+        limit = MAX_ROWS if limit is None else limit
+        if source is None:
+            return self.ask("SELECT id, name FROM tools WHERE id > ? ORDER BY id LIMIT ?", (after, limit))
+        query = "SELECT id, name FROM tools WHERE source = ? AND id > ? ORDER BY id LIMIT ?"
+        return self.ask(query, (source, after, limit))
 
     # --- writing
 
@@ -394,33 +396,27 @@ class Store(Database):
             BadEntry: if a tool cannot be written as JSON.
         """
         definitions = {tool.id: (tool, tool.fingerprint) for tool in map(_make_storable, tools)}
-        problems = tuple(problems)
         with self.writing() as connection:
             for tool_id in _list_hidden(connection):
                 definitions.pop(tool_id, None)
             origin_id = _put_origin(connection, origin)
             row = connection.execute("SELECT origin, state FROM sources WHERE name = ?", (name,)).fetchone()
-            old_origin_id, old_state = row or (None, None)  # None: the source is new
+            is_new = row is None
+            old_origin_id, old_state = (None, None) if is_new else row
             fingerprints = dict(connection.execute("SELECT id, fingerprint FROM tools WHERE source = ?", (name,)))
-            connection.execute(
-                "INSERT INTO sources (name, origin, kind, state, message, read_at) VALUES (?, ?, ?, ?, ?, ?) "
-                "ON CONFLICT (name) DO UPDATE SET origin = excluded.origin, kind = excluded.kind, "
-                "state = excluded.state, message = excluded.message, read_at = excluded.read_at",
-                (name, origin_id, kind, state, message, now()),
-            )
-            connection.execute("DELETE FROM origins WHERE id NOT IN (SELECT origin FROM sources)")
-            connection.execute("DELETE FROM problems WHERE source = ?", (name,))
-            connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", ((name, *problem) for problem in problems))
             changes = Changes(
-                source=name, kind=kind, state=state, message=message, same=len(fingerprints), problems=problems
+                source=name, kind=kind, state=state, message=message, same=len(fingerprints), problems=tuple(problems)
             )
-            old_waiting, app_tools_changed = approvals.list_waiting_ids(connection, name), False
+            _put_source_row(connection, origin_id, changes)
+            old_waiting = approvals.list_waiting_ids(connection, name)
+            app_tools_changed = False
             if state == "ok":
                 held_back = self._hold_back(connection, origin, name, kind, definitions)
                 changes = _replace_tools(connection, changes, definitions, held_back, fingerprints)
                 app_tools_changed = _note_app_tools(connection, name, definitions)
             waiting_changed = old_waiting != approvals.list_waiting_ids(connection, name)
-            state_changed = old_state is None or (old_state == "disabled") != (state == "disabled")
+            was_disabled, is_disabled = old_state == "disabled", state == "disabled"
+            state_changed = is_new or was_disabled != is_disabled
             if changes.any or app_tools_changed or waiting_changed or state_changed:
                 _raise_generation(connection)
         if origin_id != old_origin_id:
@@ -430,19 +426,16 @@ class Store(Database):
     def _hold_back(
         self, connection: Connection, origin: Origin, name: str, kind: str, definitions: approvals.Definitions
     ) -> Mapping[str, bool]:
-        """Hold back the definitions of a source that must wait for approval.
-
-        Returns:
-            Id → whether it waits since now, for each definition that waits. Empty if the source needs no approval.
-        """
-        if not (self.requires_approval and approvals.needs_approval(kind, origin.locator)):
-            # it may have needed approval with other settings, or with a former origin
+        """Hold back definitions that must wait for approval. Return id → whether it waits since now, for each."""
+        needs_approval = self.requires_approval and approvals.needs_approval(kind, origin.locator)
+        if not needs_approval:
+            # definitions may wait since the source had another origin, or the user other settings
             connection.execute("DELETE FROM quarantine WHERE source = ?", (name,))
             return {}
-        key = f"{approvals.LOST} {name}"  # a repair noted that the source may have lost approvals
+        key = f"{approvals.LOST} {name}"  # a repair wrote this key if the source may have lost approvals
         may_have_lost = connection.execute("DELETE FROM meta WHERE key = ?", (key,)).rowcount > 0
         if may_have_lost or self.has_lost_approvals:
-            approvals.pin_placeholders(connection, definitions, now())
+            approvals.pin_placeholders(connection, definitions, now())  # makes definitions without an approval wait
         return approvals.hold_back(connection, name, definitions, self.vet, now())
 
     def find_lost_origins(self) -> list[Origin]:
@@ -452,7 +445,7 @@ class Store(Database):
         return read_origins_file(local_folder(self.home))
 
     def _write_origins_file(self) -> None:
-        """Write where the tools come from into a small file. From it a repair builds a lost catalogue again."""
+        """Write the origins into a small file, from which a repair builds a lost catalogue again."""
         if self.dialect.is_file and not self.read_only:
             try:
                 origins = [Origin(origin.locator, origin.kind, origin.name) for origin in self.origins()]
@@ -487,8 +480,8 @@ class Store(Database):
         with self.writing() as connection:
             if connection.execute("SELECT 1 FROM sources WHERE name = ?", (source,)).fetchone() is None:
                 raise NotFound(f"The catalogue has no source {source!r}")
-            # New definitions wait if `vet` gives a reason, or if the group would have more than the limit.
-            vet = _bound_new(self.vet, MAX_APPROVED_OFFERS - approvals.count_approved(connection, source, group))
+            n_more = MAX_APPROVED_OFFERS - approvals.count_approved(connection, source, group)
+            vet = _limit_passed(self.vet, n_more)  # new definitions that it lets pass are approved, the others wait
             approvals.hold_back(connection, source, definitions, vet, now(), group=group, whole=whole)
             _raise_generation(connection)
             return approvals.explain_waiting(connection, source, group, definitions, whole=whole) or {}
@@ -516,28 +509,22 @@ class Store(Database):
         return int(count)
 
     def approve(self, chosen: Iterable[WaitingDefinition]) -> int:
-        """Approve waiting definitions and put the tools among them into the catalogue.
+        """Approve waiting definitions, put the tools among them into the catalogue, and return how many were approved.
 
         A definition that has changed since `chosen` was read continues to wait.
-
-        Returns:
-            The number of approved definitions.
         """
         with self.writing() as connection:
-            query = "DELETE FROM quarantine WHERE id = ? AND fingerprint = ?"
-            approved = [  # those whose row was there, and is deleted now
-                (definition.tool, definition.fingerprint)
-                for definition in chosen
-                if connection.execute(query, (definition.id, definition.fingerprint)).rowcount
+            approved = []
+            for definition in chosen:
+                query = "DELETE FROM quarantine WHERE id = ? AND fingerprint = ?"
+                was_waiting = connection.execute(query, (definition.id, definition.fingerprint)).rowcount > 0
+                if was_waiting:
+                    approved.append((definition.tool, definition.fingerprint))
+            # the fingerprints of resources and prompts have a colon; see `fingerprint_definition`
+            rows = [
+                _build_row(tool.source, tool, fingerprint) for tool, fingerprint in approved if ":" not in fingerprint
             ]
-            connection.executemany(
-                PUT_TOOL,
-                [
-                    _build_row(tool.source, tool, fingerprint)
-                    for tool, fingerprint in approved
-                    if ":" not in fingerprint  # otherwise it is no tool; see `approvals.fingerprint_definition`
-                ],
-            )
+            connection.executemany(PUT_TOOL, rows)
             approvals.record_approved(connection, approved, now())
             if approved:
                 _raise_generation(connection)
@@ -571,12 +558,12 @@ class Store(Database):
         """
         with self.writing() as connection:
             for id in ids:
-                if not hide:
+                if hide:
+                    connection.execute("INSERT INTO hidden VALUES (?, ?) ON CONFLICT (id) DO NOTHING", (id, now()))
+                    connection.execute("DELETE FROM tools WHERE id = ?", (id,))
+                    connection.execute("DELETE FROM quarantine WHERE id = ?", (id,))
+                else:
                     connection.execute("DELETE FROM hidden WHERE id = ?", (id,))
-                    continue
-                connection.execute("INSERT INTO hidden VALUES (?, ?) ON CONFLICT (id) DO NOTHING", (id, now()))
-                connection.execute("DELETE FROM tools WHERE id = ?", (id,))
-                connection.execute("DELETE FROM quarantine WHERE id = ?", (id,))
             _raise_generation(connection)
 
     def keep(self, catalogue: Catalogue) -> None:
@@ -588,40 +575,50 @@ class Store(Database):
         if catalogue.is_outdated:  # the values were built from tools of a later generation
             catalogue.pending.clear()
         if catalogue.pending:
-            stamp = catalogue.pending.pop(STAMP_KEY, None)
-            values = {SEALED + key: seal(value) for key, value in catalogue.pending.items()}
-            if stamp is not None:
-                values[STAMP_KEY] = stamp
-            wait = len(catalogue) >= MIN_MAPPED_TOOLS
             with contextlib.suppress(StoreError):  # another process is writing, or the file cannot be written
-                with self.writing(wait=wait) as writer:
-                    writer.executemany(
-                        "INSERT INTO caches VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET generation = "
-                        "excluded.generation, value = excluded.value WHERE caches.generation < excluded.generation",
-                        [(key, catalogue.generation, value) for key, value in values.items()],
-                    )
-                    row = writer.execute(LAST_CACHED, (STAMP_KEY,)).fetchone()  # perhaps of another process
-                catalogue.mark_known(read_stamp(row[0]) if row else "")
+                self._write_values(catalogue)
             catalogue.pending.clear()
         catalogue.replace_earlier()
+
+    def _write_values(self, catalogue: Catalogue) -> None:
+        """Write the pending values of a snapshot, except where a later generation has written its own.
+
+        The stamp that is in the database afterwards may come from another process.
+        """
+        stamp = catalogue.pending.pop(STAMP_KEY, None)
+        values = {SEALED + key: seal(value) for key, value in catalogue.pending.items()}
+        if stamp is not None:
+            values[STAMP_KEY] = stamp
+        with self.writing(wait=len(catalogue) >= MIN_MAPPED_TOOLS) as connection:
+            connection.executemany(
+                "INSERT INTO caches VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET generation = "
+                "excluded.generation, value = excluded.value WHERE caches.generation < excluded.generation",
+                [(key, catalogue.generation, value) for key, value in values.items()],
+            )
+            row = connection.execute(LAST_CACHED, (STAMP_KEY,)).fetchone()
+        catalogue.mark_known(read_stamp(row[0]) if row else "")
 
     # --- health
 
     def check(self) -> list[str]:
-        """Return all defects: the findings of the engine, or else definitions that are not what was written."""
-        if findings := super().check():
+        """Return the defects that the engine finds, or if there are none, damaged definitions and lost origins."""
+        findings = super().check()
+        if findings:
             return findings
-        damaged = [f"{DEFINITIONS[table]} {id}: {damage}" for table, id, damage in self._find_damaged_definitions()]
-        lost = self.find_lost_origins()
-        return [*damaged, *([_describe_loss(self.label, lost)] if lost else [])]
+        findings = [f"{DEFINITIONS[table]} {id}: {damage}" for table, id, damage in self._find_damaged_definitions()]
+        lost_origins = self.find_lost_origins()
+        if lost_origins:
+            findings.append(_describe_loss(self.label, lost_origins))
+        return findings
 
     def _find_damaged_definitions(self) -> list[tuple[str, str, str]]:
         """Return (table, id, what is wrong) of definitions that are not what was written."""
         damaged = []
-        with self._engine.reading() as connection:
+        with self._engine.reading() as connection:  # not `self.reading`, which calls `check` after an error
             for table in DEFINITIONS:
                 for id, fingerprint, body in connection.execute(f"SELECT id, fingerprint, body FROM {table}"):
-                    if damage := _describe_damage(id, fingerprint, body):
+                    damage = _describe_damage(id, fingerprint, body)
+                    if damage is not None:
                         damaged.append((table, id, damage))
         return damaged
 
@@ -634,7 +631,7 @@ class Store(Database):
                 connection.execute(f"DELETE FROM {table} WHERE id = ?", (id,))
                 outlook = "the next sync brings it back" if table == "tools" else "it must be approved again"
                 steps.append(f"dropped the damaged {DEFINITIONS[table]} {id}: {outlook}")
-                if table == "pins":  # or the next sync would approve any definition as the first one of a new tool
+                if table == "pins":  # without a placeholder, the next sync would take the tool for new and approve it
                     approvals.pin_placeholders(connection, [id], now())
                     connection.execute("DELETE FROM tools WHERE id = ?", (id,))
             connection.execute("DELETE FROM caches")
@@ -666,6 +663,20 @@ def _put_origin(connection: Connection, origin: Origin) -> int:
     return int(connection.execute(query, (origin.locator, origin.name or "")).fetchone()[0])
 
 
+def _put_source_row(connection: Connection, origin_id: int, source: Changes) -> None:
+    """Write the state and the problems of a source, and remove origins that have no source any more."""
+    connection.execute(
+        "INSERT INTO sources (name, origin, kind, state, message, read_at) VALUES (?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (name) DO UPDATE SET origin = excluded.origin, kind = excluded.kind, "
+        "state = excluded.state, message = excluded.message, read_at = excluded.read_at",
+        (source.source, origin_id, source.kind, source.state, source.message, now()),
+    )
+    connection.execute("DELETE FROM origins WHERE id NOT IN (SELECT origin FROM sources)")
+    connection.execute("DELETE FROM problems WHERE source = ?", (source.source,))
+    rows = [(source.source, entry, message) for entry, message in source.problems]
+    connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", rows)
+
+
 def _replace_tools(
     connection: Connection,
     changes: Changes,
@@ -683,34 +694,34 @@ def _replace_tools(
         fingerprints: id → fingerprint, of the tools that the catalogue has from the source.
     """
     served = {id: pair for id, pair in definitions.items() if id not in held_back}
-    changed = [id for id, (_, fingerprint) in served.items() if fingerprints.get(id, fingerprint) != fingerprint]
     new = [id for id in served if id not in fingerprints]
-    gone = [id for id in fingerprints if id not in served and id not in held_back]
+    changed = [id for id, (_, fingerprint) in served.items() if id in fingerprints and fingerprints[id] != fingerprint]
+    gone = [id for id in fingerprints if id not in definitions]
     withdrawn = [id for id in held_back if id in fingerprints]  # they were served until now
     connection.executemany("DELETE FROM tools WHERE id = ?", [(id,) for id in (*gone, *withdrawn)])
-    rows = [_build_row(changes.source, *served[id]) for id in (*new, *changed)]
-    connection.executemany(PUT_TOOL, rows)
+    connection.executemany(PUT_TOOL, [_build_row(changes.source, *served[id]) for id in (*new, *changed)])
     return msgspec.structs.replace(
         changes,
         new=len(new),
         changed=len(changed),
         gone=len(gone),
-        same=len(fingerprints) - len(gone) - len(changed) - len(withdrawn),
+        same=len(served) - len(new) - len(changed),
         quarantined=sum(held_back.values()),
     )
 
 
-def _bound_new(vet: Vet | None, n_left: int) -> Vet:
+def _limit_passed(vet: Vet | None, n_left: int) -> Vet:
     """Return a check like `vet` that lets at most `n_left` definitions pass, and holds back all further ones."""
 
     def check(tool: Tool) -> str | None:
         nonlocal n_left
         why = vet(tool) if vet else None
-        if why is None:
-            n_left -= 1
-            if n_left < 0:
-                why = "its server has offered too many in the course of time"
-        return why
+        if why is not None:
+            return why
+        if n_left <= 0:
+            return "its server has offered too many in the course of time"
+        n_left -= 1
+        return None
 
     return check
 
@@ -730,10 +741,10 @@ def _build_row(source: str, tool: Tool, fingerprint: str) -> tuple[str, str, str
 
 
 def _note_app_tools(connection: Connection, source: str, definitions: approvals.Definitions) -> bool:
-    """Note which tools of a source only apps may use, no model. Return whether others were noted before."""
-    start = f"{APP_ONLY}{source}/"
+    """Store which tools of a source only apps may use, and no model. Return whether this changed something."""
+    prefix = f"{APP_ONLY}{source}/"
     query = "SELECT key FROM meta WHERE substr(key, 1, ?) = ?"
-    old_keys = {key for (key,) in connection.execute(query, (len(start), start))}
+    old_keys = {key for (key,) in connection.execute(query, (len(prefix), prefix))}
     keys = {f"{APP_ONLY}{id}" for id, (tool, _) in definitions.items() if not tool.is_for_model}
     connection.executemany("DELETE FROM meta WHERE key = ?", [(key,) for key in old_keys - keys])
     connection.executemany("INSERT INTO meta VALUES (?, ?)", [(key, 1) for key in keys - old_keys])

@@ -116,7 +116,8 @@ def weigh_rank(rank: int | None) -> float:
     """Return the weight of a call of a tool shown at `rank` (from 1), 1 / p(rank), or 1 if it was not shown."""
     if rank is None:
         return 1.0
-    return float(max(rank, 1)) ** POSITION_BIAS
+    weight: float = float(max(rank, 1)) ** POSITION_BIAS
+    return weight
 
 
 def read_example(trail: Trail) -> Example | None:
