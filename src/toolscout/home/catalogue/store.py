@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -77,7 +78,6 @@ CATALOGUE_MIGRATIONS: Final = (
 )
 
 
-MAX_ROWS: Final = 2**63 - 1  # the highest LIMIT that every engine accepts
 MAX_IDS_IN_QUERY: Final = 500  # SQLite bounds the number of parameters of a statement
 ORIGINS_FILE: Final = "origins.json"
 #: Tables with definitions, and what messages call a row of each.
@@ -342,14 +342,8 @@ class Store(Database):
             return int(count)
 
     def page(self, source: str | None = None, after: str = "", limit: int | None = 100) -> list[tuple[str, str]]:
-        """Return (id, name) of tools with an id after `after`, in ascending order.
-
-        Args:
-            source: name of the source; None: all sources.
-            after: an id.
-            limit: maximum number of tools; None: all.
-        """
-        limit = MAX_ROWS if limit is None else limit
+        """Return (id, name) of at most `limit` tools, of one source or of all, with an id after `after`, by id."""
+        limit = sys.maxsize if limit is None else limit
         if source is None:
             return self.ask("SELECT id, name FROM tools WHERE id > ? ORDER BY id LIMIT ?", (after, limit))
         query = "SELECT id, name FROM tools WHERE source = ? AND id > ? ORDER BY id LIMIT ?"
@@ -385,10 +379,8 @@ class Store(Database):
 
         Args:
             origin: what the user added; it is stored if it is new.
-            name: of the source.
-            kind: name of the reader, such as `mcp`.
-            state: as in `CatalogueSource`.
-            message: why the state is not `ok`.
+            name: name of the source.
+            kind: as in `CatalogueSource`, like `state` and `message`.
             tools: all tools of the source; those that are not among them leave the catalogue.
             problems: (entry, message) of each entry that could not be read.
 
@@ -550,12 +542,7 @@ class Store(Database):
             return _list_hidden(connection)
 
     def hide(self, ids: Sequence[str], hide: bool = True) -> None:
-        """Hide tools: remove them, and keep every sync from bringing them back. Or show them again.
-
-        Args:
-            ids: of the tools.
-            hide: False: show them again, so that the next sync of their source brings them back.
-        """
+        """Remove tools so that no sync brings them back. `hide=False` lets the next sync bring them back."""
         with self.writing() as connection:
             for id in ids:
                 if hide:

@@ -41,9 +41,7 @@ __all__ = [
 ]
 
 BUSY_SECONDS: Final = 60.0  # how long to wait for another writer of a file
-#: Of a write that must not wait: neither for another writer, nor until the log has been moved into the file.
-HURRIED_PRAGMAS: Final = ("PRAGMA busy_timeout = 0", "PRAGMA wal_autocheckpoint = 0")
-USUAL_PRAGMAS: Final = (f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}", "PRAGMA wal_autocheckpoint = 1000")
+USUAL_LOG_PAGES: Final = 1000  # pages in the write-ahead log after which a write moves them into the file
 #: Parts of SQLite's messages about a file that cannot be written. Before Python 3.11 the errors have no codes.
 UNWRITABLE_MESSAGES: Final = ("readonly database", "unable to open database file", "disk I/O error", "disk is full")
 #: Parts of messages about a file with other content than expected.
@@ -72,11 +70,8 @@ def hold_file_lock(file: Path, refusal: str, *, wait: float = 0.0) -> Iterator[N
 
     Args:
         file: an SQLite file without content that carries the lock. It is created if it does not exist.
-        refusal: the message of the error if another thread or process has the lock.
+        refusal: the message of the StoreError if another thread or process has the lock after `wait` seconds.
         wait: how many seconds to wait for the lock.
-
-    Raises:
-        StoreError: if the lock was not free in time, or the file cannot be written.
     """
     try:
         make_private_folder(file.parent)
@@ -91,6 +86,18 @@ def hold_file_lock(file: Path, refusal: str, *, wait: float = 0.0) -> Iterator[N
                 raise StoreError(refusal) from None
             raise StoreError(f"{file} cannot be written: {error}. Check its permissions.") from None
         yield
+
+
+@contextlib.contextmanager
+def _hurry(connection: sqlite3.Connection) -> Iterator[None]:
+    """Let writes in the block wait neither for another writer, nor until the log has been moved into the file."""
+    connection.execute("PRAGMA busy_timeout = 0")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    try:
+        yield
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {USUAL_LOG_PAGES}")
 
 
 class SqliteDatabase:
@@ -130,13 +137,14 @@ class SqliteDatabase:
             with self.errors():
                 self._migrate()
         except (OSError, StoreError) as error:
-            if not self._open_for_reading(error):
-                if isinstance(error, OSError):
-                    raise StoreError(
-                        f"{self.path} cannot be written: {error.strerror}. Choose another folder with --home, or "
-                        "check its permissions."
-                    ) from error
+            if self._open_for_reading(error):
+                return
+            if isinstance(error, StoreError):
                 raise
+            raise StoreError(
+                f"{self.path} cannot be written: {error.strerror}. Choose another folder with --home, or "
+                "check its permissions."
+            ) from error
 
     def _prepare_files(self) -> None:
         """Create the file with all tables if there is none, and make it and its companions private to their owner.
@@ -150,7 +158,7 @@ class SqliteDatabase:
         if not self.path.stat().st_size:
             raise StoreError(
                 f"{self.path}: expected a healthy store, found an empty file; run  toolscout doctor --repair"
-            ) from sqlite3.DatabaseError("an empty file")  # this cause makes it damage for `is_damage`
+            ) from sqlite3.DatabaseError("an empty file")  # `is_damage` looks at the cause
         if not os.access(self.path.parent, os.W_OK):  # SQLite creates its companions there
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.path.parent))
         for suffix in COMPANION_SUFFIXES:  # a crash or an older version may have left them with other permissions
@@ -185,53 +193,57 @@ class SqliteDatabase:
             StoreError: if the file can be read, but an older or a newer version wrote it.
         """
         cause = error.__cause__ if isinstance(error, StoreError) else error
-        if not (isinstance(cause, OSError) or _is_unwritable(cause)):
+        is_unwritable = isinstance(cause, OSError) or _is_unwritable(cause)
+        if not is_unwritable:
             return False
         try:
-            if not self.path.stat().st_size:
+            if self.path.stat().st_size == 0:
                 return False
             log = self.path.with_name(f"{self.path.name}-wal")
             log_has_content = log.exists() and log.stat().st_size > 0
         except OSError:
             return False
-        for uri_query in ("mode=ro",) if log_has_content else ("mode=ro", "immutable=1"):
+        self.read_only = True
+        version = self._read_version_with("mode=ro")
+        if version is None and not log_has_content:
+            version = self._read_version_with("immutable=1")
+        if version is None:
             self.close()
-            self._uri_query, self.read_only = uri_query, True
-            try:
-                (version,) = self.connection.execute("PRAGMA user_version").fetchone()
-                self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # fails if it can't be read
-            except (sqlite3.Error, StoreError):
-                continue
-            self._refuse_newer(version)
-            if version < len(self._migrations):
-                raise StoreError(
-                    f"{self.path} was written by an older toolscout and cannot be brought up to date, because it "
-                    "cannot be written. Make it writable once, or copy the home."
-                ) from cause
-            return True
+            self._uri_query, self.read_only = "", False
+            return False
+        self._refuse_newer(version)
+        if version < len(self._migrations):
+            raise StoreError(
+                f"{self.path} was written by an older toolscout and cannot be brought up to date, because it "
+                "cannot be written. Make it writable once, or copy the home."
+            ) from cause
+        return True
+
+    def _read_version_with(self, uri_query: str) -> int | None:
+        """Open the file with a query in its URI. Return the version of its schema, or None if it cannot be read."""
         self.close()
-        self._uri_query, self.read_only = "", False
-        return False
+        self._uri_query = uri_query
+        try:
+            (version,) = self.connection.execute("PRAGMA user_version").fetchone()
+            self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # fails if it can't be read
+        except (sqlite3.Error, StoreError):
+            return None
+        return int(version)
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
         """Turn errors of SQLite into a StoreError of one sentence, with the error as its cause."""
         try:
             yield
-        except sqlite3.OperationalError as error:
-            if "malformed" in str(error) or "Could not decode" in str(error):
-                raise StoreError(
-                    f"{self.path}: expected a healthy store, found: {error}; run  toolscout doctor --repair"
-                ) from error
-            if _is_unwritable(error):
-                raise StoreError(
-                    f"{self.path} cannot be written: {error}. Free some space or check its permissions."
-                ) from error
-            raise StoreError(f"{self.path}: expected to read and write the store, found: {error}") from error
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # SQLite's message may quote damaged bytes
-            raise StoreError(
-                f"{self.path}: expected a healthy store, found: {error}; run  toolscout doctor --repair"
-            ) from error
+            is_malformed = "malformed" in str(error) or "Could not decode" in str(error)
+            if is_malformed or not isinstance(error, sqlite3.OperationalError):
+                message = f"{self.path}: expected a healthy store, found: {error}; run  toolscout doctor --repair"
+            elif _is_unwritable(error):
+                message = f"{self.path} cannot be written: {error}. Free some space or check its permissions."
+            else:
+                message = f"{self.path}: expected to read and write the store, found: {error}"
+            raise StoreError(message) from error
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -272,7 +284,8 @@ class SqliteDatabase:
                 self.connection.execute("PRAGMA journal_mode = WAL")
                 break
             except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() > deadline:
+                is_busy = "locked" in str(error)
+                if not is_busy or time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)
         (version,) = self.connection.execute("PRAGMA user_version").fetchone()
@@ -312,21 +325,16 @@ class SqliteDatabase:
                 another writer raises StoreError at once, and a small write takes a tenth of a millisecond.
         """
         connection = self.connection
-        with self.errors(), self._local.busy:
-            for pragma in () if wait else HURRIED_PRAGMAS:
-                connection.execute(pragma)
+        timeouts = contextlib.nullcontext() if wait else _hurry(connection)
+        with self.errors(), self._local.busy, timeouts:
+            connection.execute("BEGIN IMMEDIATE")
             try:
-                connection.execute("BEGIN IMMEDIATE")
-                try:
-                    yield connection
-                    connection.execute("COMMIT")
-                except BaseException:
-                    if connection.in_transaction:  # SQLite may have rolled back by itself, for example on a full disk
-                        connection.execute("ROLLBACK")
-                    raise
-            finally:
-                for pragma in () if wait else USUAL_PRAGMAS:
-                    connection.execute(pragma)
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:  # SQLite may have rolled back by itself, for example on a full disk
+                    connection.execute("ROLLBACK")
+                raise
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -368,13 +376,15 @@ class SqliteDatabase:
         """Return the faults in the file, one sentence each: of SQLite's checks, and values of a wrong type."""
         try:
             with self.reading() as connection:
-                findings = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
+                findings = [finding for (finding,) in connection.execute("PRAGMA integrity_check") if finding != "ok"]
                 orphans = connection.execute("PRAGMA foreign_key_check").fetchall()
                 if not findings:
                     findings = _find_wrong_values(connection, self._migrations)
         except StoreError as error:
             return [str(error)]
-        return findings + [f"{table} row {row} refers to a missing row of {other}" for table, row, other, _ in orphans]
+        for table, row, parent_table, _ in orphans:
+            findings.append(f"{table} row {row} refers to a missing row of {parent_table}")
+        return findings
 
     def close(self) -> None:
         """Close the connections of all threads. Waits until each has finished its transaction."""
@@ -410,20 +420,17 @@ def salvage_file(path: Path, migrations: Sequence[str]) -> Salvage:
         aside = _rename_damaged(path)
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror}. Check its permissions.") from None
-    new = SqliteDatabase(path, migrations)
     n_saved = {}
-    try:
-        with new.writing() as connection:
-            for table, columns in _build_expected_columns(tuple(migrations)).items():
-                count = f"SELECT count(*) FROM {table}"
-                (n_before,) = connection.execute(count).fetchone()  # migrations may have written rows
-                placeholders = ", ".join("?" * len(columns))
-                for row in _read_sound_rows(aside, table, [type_ for _, type_ in columns]):
-                    with contextlib.suppress(sqlite3.IntegrityError):
-                        connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({placeholders})", row)
-                n_saved[table] = connection.execute(count).fetchone()[0] - n_before
-    finally:
-        new.close()
+    with contextlib.closing(SqliteDatabase(path, migrations)) as new, new.writing() as connection:
+        for table, columns in _build_expected_columns(tuple(migrations)).items():
+            count_rows = f"SELECT count(*) FROM {table}"
+            (n_before,) = connection.execute(count_rows).fetchone()  # migrations may have written rows
+            placeholders = ", ".join("?" * len(columns))
+            for row in _read_sound_rows(aside, table, [type_ for _, type_ in columns]):
+                with contextlib.suppress(sqlite3.IntegrityError):  # it refers to a row that was not saved
+                    connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({placeholders})", row)
+            (n_after,) = connection.execute(count_rows).fetchone()
+            n_saved[table] = n_after - n_before
     return Salvage(aside, n_saved)
 
 
@@ -440,14 +447,14 @@ def _rename_damaged(path: Path) -> Path:
 def _read_sound_rows(path: Path, table: str, types: Sequence[str]) -> Iterator[tuple[object, ...]]:
     """Yield the rows of a table whose values have these types (one for each column). A row may come twice.
 
-    Rows are read from the start of the table. If damage ends that, they are read from its end as far as possible.
+    If damage stops the reading of rows from the first to the last, they are also read from the last one backwards.
     """
     for order in ("", "ORDER BY rowid DESC"):
         unreadable = (sqlite3.Error, UnicodeDecodeError)  # an error of SQLite may quote damaged bytes
         with contextlib.suppress(*unreadable), contextlib.closing(sqlite3.connect(path)) as connection:
             connection.text_factory = bytes  # texts are decoded below, so that a damaged one costs only its row
             for row in connection.execute(f"SELECT * FROM {table} {order}"):
-                with contextlib.suppress(ValueError):  # a UnicodeDecodeError is one, too
+                with contextlib.suppress(ValueError):  # the row is damaged; a UnicodeDecodeError is a ValueError, too
                     yield tuple(_convert_value(value, type_) for value, type_ in zip(row, types, strict=True))
             return  # all rows were read; an error of SQLite skips this line
 
@@ -458,7 +465,10 @@ def _convert_value(value: object, type_: str) -> object:
     Raises:
         ValueError: if it is not of the column's type.
     """
-    if value is not None and isinstance(value, (int, float)) == (type_ in ("TEXT", "BLOB")):
+    if value is None:
+        return None
+    expects_number = type_ not in ("TEXT", "BLOB")
+    if isinstance(value, (int, float)) != expects_number:
         raise ValueError(type_)
     return value.decode() if type_ == "TEXT" and isinstance(value, bytes) else value
 
@@ -476,10 +486,11 @@ def _find_wrong_values(connection: sqlite3.Connection, migrations: tuple[str, ..
             allowed = allowed_types.get(type_, "'integer', 'real'")
             query = f"SELECT count(*) FROM {table} WHERE typeof({name}) NOT IN ({allowed}, 'null')"
             (count,) = connection.execute(query).fetchone()
-            findings += [f"{table}: {count:,} values of {name} have another type"] if count else []
+            if count:
+                findings.append(f"{table}: {count:,} values of {name} have another type")
             if type_ == "TEXT":
-                for _ in connection.execute(f"SELECT {name} FROM {table}"):  # an error if it is no UTF-8
-                    pass
+                for _ in connection.execute(f"SELECT {name} FROM {table}"):
+                    pass  # reading a text decodes it, which raises the error if it is no UTF-8
     return findings
 
 
@@ -494,12 +505,7 @@ class CacheDatabase(SqliteDatabase):
     """
 
     def __init__(self, path: Path, migrations: Sequence[str], *, repair: bool = True) -> None:
-        """Open or create the file.
-
-        Args:
-            path: of the file.
-            migrations: see `Database`.
-            repair: whether to set a damaged file aside. Otherwise it is refused, as by `Database`.
+        """Open or create the file. If it is damaged, it is set aside (`repair`) or a StoreError is raised.
 
         Raises:
             StoreError: if it was written by a newer version; without `repair`, also if it is damaged.
@@ -520,9 +526,10 @@ class CacheDatabase(SqliteDatabase):
             super()._open()
             self._refuse_other_tables()
         except StoreError as error:
+            cannot_open = isinstance(error.__cause__, (OSError, sqlite3.OperationalError))
             if self._repair and is_damage(error):
                 self.set_aside(error)
-            elif self._repair and isinstance(error.__cause__, (OSError, sqlite3.OperationalError)):
+            elif self._repair and cannot_open:
                 self._open_elsewhere(error)
             else:
                 raise
@@ -583,16 +590,18 @@ class CacheDatabase(SqliteDatabase):
         return aside
 
     def _is_damaged(self) -> bool:
-        """Check the whole file through a separate connection. A folder in its place is damage; no file is none."""
+        """Return whether the file is damaged, by a check of all of it through a separate connection."""
         if not self.path.is_file():
-            return self.path.exists()
+            return self.path.exists()  # a folder in its place is damage, a missing file is none
         try:
             with contextlib.closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)) as file:
-                if not file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                    return False  # it has no tables, because it was replaced just now
-                is_intact = file.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok"
-                has_right_tables = _read_columns(file) == _build_expected_columns(self._migrations)
-                return not (is_intact and has_right_tables) or bool(_find_wrong_values(file, self._migrations))
+                (n_objects,) = file.execute("SELECT count(*) FROM sqlite_master").fetchone()
+                if n_objects == 0:
+                    return False  # it has no tables, because another process replaced it just now
+                (finding,) = file.execute("PRAGMA integrity_check(1)").fetchone()
+                if finding != "ok" or _read_columns(file) != _build_expected_columns(self._migrations):
+                    return True
+                return bool(_find_wrong_values(file, self._migrations))
         except sqlite3.DatabaseError:
             return True
 
@@ -606,10 +615,9 @@ def is_damage(error: BaseException) -> bool:
     cause = error.__cause__
     if isinstance(cause, sqlite3.OperationalError):
         return any(words in str(cause) for words in DAMAGE_MESSAGES)
-    if isinstance(cause, UnicodeDecodeError):  # SQLite's message quotes damaged bytes
-        return True
-    # an IntegrityError comes of what we tried to write, not of what is in the file
-    return isinstance(cause, sqlite3.DatabaseError) and not isinstance(cause, sqlite3.IntegrityError)
+    if isinstance(cause, sqlite3.IntegrityError):  # the values that we tried to write are wrong, not the file
+        return False
+    return isinstance(cause, (sqlite3.DatabaseError, UnicodeDecodeError))  # SQLite's message may quote damaged bytes
 
 
 Cache = TypeVar("Cache", bound=CacheDatabase)
@@ -622,7 +630,6 @@ def rebuild_if_damaged(
 
     @functools.wraps(method)
     def call(cache: Cache, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
-        """Call the method. If the file is damaged, it is set aside and the method is called with an empty one."""
         try:
             return method(cache, *args, **options)
         except StoreError as error:

@@ -33,27 +33,16 @@ __all__ = [
     "weigh_rank",
 ]
 
-POSITION_BIAS: Final = 0.5
-"""η of the propensity."""
-MAX_EXAMPLES: Final = 50_000
-"""Bound for the examples in memory."""
-MIN_CALLER_SHARE: Final = 0.05
-"""Share of all examples that one of many callers may bring."""
-MAX_CALLER_SHARE: Final = 0.5
-"""Share of all examples that one of few callers may bring."""
-MIN_CALLER_EXAMPLES: Final = 50
-"""Number of examples that every caller may bring."""
-MAX_LIVE_EXAMPLES: Final = 2_000
-"""Bound for the examples that count before the next fit."""
-MAX_LIVE_EVENTS: Final = 30_000
-"""Number of newest events from which live examples are read."""
-MAX_UPDATED_TRAILS: Final = 500
-"""Number of changed searches above which everything is read again."""
-LIVE_PER_CALLER_RANGE: Final = (20, 100)
-"""Bounds for the live examples of one caller. Within them, the limit is a twentieth of what the model knows."""
-HASHED_QUERY_PREFIX: Final = "blake2b:"
-"""Begins a query that was stored as a hash."""
-
+POSITION_BIAS: Final = 0.5  # η of the propensity
+MAX_EXAMPLES: Final = 50_000  # bound for the examples in memory
+MIN_CALLER_SHARE: Final = 0.05  # of all examples, for one of many callers
+MAX_CALLER_SHARE: Final = 0.5  # of all examples, for one of few callers
+MIN_CALLER_EXAMPLES: Final = 50  # number that every caller may bring
+MAX_LIVE_EXAMPLES: Final = 2_000  # bound for the examples that count before the next fit
+MAX_LIVE_EVENTS: Final = 30_000  # number of newest events from which live examples are read
+MAX_UPDATED_TRAILS: Final = 500  # number of changed searches from which on everything is read again
+LIVE_PER_CALLER_RANGE: Final = (20, 100)  # bounds for the limit of one caller's live examples
+HASHED_QUERY_PREFIX: Final = "blake2b:"  # begins a query that was stored as a hash
 _KEY_WORD: Final = re.compile(r"\w+")
 
 

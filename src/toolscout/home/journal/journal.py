@@ -12,6 +12,7 @@ import itertools
 import logging
 import re
 import sqlite3
+import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
@@ -95,9 +96,9 @@ ID_FIELDS: Final = {"search": ("shown",), "feedback": ("good", "bad", "withdrawn
 
 
 def build_line(uid: str, at: str, event: str, caller: str, body: str) -> dict[str, object]:
-    """Return the object that a row is in an export: its columns, and the fields in its `body`.
+    """Build the object of a row in an export: its columns and the fields in its `body`.
 
-    A required field (`EVENTS`) that the body lacks is empty.
+    Required fields (`EVENTS`) that `body` lacks get an empty value.
 
     Args:
         uid: identifies the event, so that a second import skips it.
@@ -113,8 +114,8 @@ def build_line(uid: str, at: str, event: str, caller: str, body: str) -> dict[st
         fields = msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError):
         raise StoreError(f"The event {uid} of the journal is damaged; run  toolscout doctor --repair") from None
-    required = {key: kind() for key, kind in EVENTS.get(event, {}).items()}
-    return {"schema": SCHEMA, "uid": uid, "at": at, "event": event, "caller": caller, **required, **fields}
+    defaults = {key: kind() for key, kind in EVENTS.get(event, {}).items()}
+    return {"schema": SCHEMA, "uid": uid, "at": at, "event": event, "caller": caller, **defaults, **fields}
 
 
 def describe_answer(search: Search) -> dict[str, object]:
@@ -135,8 +136,8 @@ def parse_row(line: bytes, count_copies: Callable[[bytes], int]) -> tuple[object
 
     Args:
         line: one line of JSON.
-        count_copies: counts the line, and returns how often it has come so far. So equal lines without a uid get
-            different uids.
+        count_copies: counts the line, and returns how often it has come so far. The number makes the uids of equal
+            lines different, if they have none.
 
     Raises:
         SourceError: saying what was expected and found.
@@ -147,7 +148,8 @@ def parse_row(line: bytes, count_copies: Callable[[bytes], int]) -> tuple[object
         raise SourceError(f"expected a JSON object, found something else: {error}") from None
     if not isinstance(value, dict):
         raise SourceError(f"expected a JSON object, found a {type(value).__name__}")
-    schema, event = value.pop("schema", SCHEMA), value.pop("event", None)
+    schema = value.pop("schema", SCHEMA)
+    event = value.pop("event", None)
     if schema != SCHEMA:
         raise SourceError(f'expected "schema": {SCHEMA}, found {schema!r:.40}. This version cannot read it')
     if event not in EVENTS:
@@ -156,10 +158,11 @@ def parse_row(line: bytes, count_copies: Callable[[bytes], int]) -> tuple[object
     if not isinstance(at, str) or not at:
         raise SourceError(f'expected "at", an ISO 8601 instant, found {at!r:.40}')
     _check_fields(event, value)
-    search_id = value.get("search_id")
     if not isinstance(uid, str) or not uid:
         uid = digest("event/1", [at, event, caller, count_copies(line), clean(value)])
-    return uid, at, event, caller if isinstance(caller, str) else "unknown", search_id, encode_fields(value)
+    if not isinstance(caller, str):
+        caller = "unknown"
+    return uid, at, event, caller, value.get("search_id"), encode_fields(value)
 
 
 def _check_fields(event: str, value: Mapping[str, object]) -> None:
@@ -221,20 +224,22 @@ class JournalFilter(NamedTuple):
     since: str | None = None
     until: str | None = None
 
-    def list_conditions(self, dialect: Dialect) -> dict[str, str | None]:
-        """Return SQL condition → its value; None: the condition does not apply."""
-        pattern = None if self.text is None else "%" + re.sub(r"([\\%_])", r"\\\1", self.text) + "%"
-        searched = dialect.read_text("body", "query")
-        if self.tools:  # an event has a query or a tool
-            searched = f"coalesce({searched}, {dialect.read_text('body', 'tool')})"
-        return {
+    def list_conditions(self, dialect: Dialect) -> dict[str, str]:
+        """Return SQL condition → value of its parameter, for the conditions that are set."""
+        conditions: dict[str, str | None] = {
             "event = ?": self.event,
             "caller = ?": self.caller,
             "search_id = ?": self.search_id,
             "at >= ?": self.since,
             "at < ?": self.until,
-            f"{searched} LIKE ? ESCAPE '\\'": pattern,
         }
+        if self.text is not None:
+            searched = dialect.read_text("body", "query")
+            if self.tools:  # an event has a query or a tool
+                searched = f"coalesce({searched}, {dialect.read_text('body', 'tool')})"
+            escaped = re.sub(r"([\\%_])", r"\\\1", self.text)
+            conditions[f"{searched} LIKE ? ESCAPE '\\'"] = f"%{escaped}%"
+        return {condition: value for condition, value in conditions.items() if value is not None}
 
 
 class ImportReport(NamedTuple):
@@ -311,14 +316,14 @@ class Journal(Database):
     def _delete_older(self, instant: str) -> int:
         """Remove the events before an instant (ISO 8601, UTC), and return how many.
 
-        `at` of imported events may have another UTC offset. So the index of its texts only finds what can be old: texts
-        before the same time on the next day. Of these the instants are compared.
+        The column `at` is indexed as text, and imported events may have any UTC offset. So the index narrows the search
+        to texts up to a day later, which is more than any offset, and then instants are compared.
         """
         next_day = (datetime.fromisoformat(instant) + timedelta(days=1)).isoformat()
         where = f"at < ? AND {self.dialect.instant.format('at')} < {self.dialect.instant.format('?')}"
         with self.reading() as connection:
             first = connection.execute(f"SELECT 1 FROM events WHERE {where} LIMIT 1", (next_day, instant)).fetchone()
-        if first is None:  # the usual case needs no write transaction
+        if first is None:  # the usual case: nothing is old, so no write transaction is needed
             return 0
         with self.writing() as connection:
             if self.dialect.note_last_event:
@@ -328,12 +333,9 @@ class Journal(Database):
         return removed
 
     def _compact(self) -> bool:
-        """Rewrite the file without free pages. Returns False if others were using it all the time.
-
-        A database server frees the pages of removed rows by itself.
-        """
+        """Rewrite the file without free pages. Returns False if others were using it all the time."""
         if not self.dialect.is_file:
-            return True
+            return True  # a database server frees the pages of removed rows by itself
         connection = self.connection
         connection.execute(f"PRAGMA busy_timeout = {int(VACUUM_WAIT_S * 1000)}")
         try:
@@ -353,8 +355,8 @@ class Journal(Database):
         if not self.dialect.is_file:
             return True
         with self.errors():
-            (busy, _, _) = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        return not busy
+            (is_busy, _, _) = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not is_busy
 
     def append(self, event: str, *, caller: str = "local", at: str | None = None, **fields: Any) -> None:
         """Write one event; docs/reference/formats.md names the `fields`. Unknown fields are written too."""
@@ -399,39 +401,35 @@ class Journal(Database):
 
     def _protect(self, event: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields with the query as the setting asks: redacted, hashed, or left out."""
-        protected = dict(fields)
-        if event == "search" and isinstance(protected.get("query"), str):
-            if self.queries == "none":
-                protected["query"] = ""
-            elif self.queries == "hash":
-                digest_of_query = hashlib.blake2b(protected["query"].encode(), digest_size=16)
-                protected["query"] = f"blake2b:{digest_of_query.hexdigest()}"
-            else:
-                protected["query"] = redact(protected["query"], personal=self.personal)
-        return protected
+        query = fields.get("query")
+        if event != "search" or not isinstance(query, str):
+            return dict(fields)
+        if self.queries == "none":
+            protected = ""
+        elif self.queries == "hash":
+            protected = f"blake2b:{hashlib.blake2b(query.encode(), digest_size=16).hexdigest()}"
+        else:
+            protected = redact(query, personal=self.personal)
+        return {**fields, "query": protected}
 
     def read(self, *, event: str | None = None, after: int = 0, limit: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield events as the objects of an export (see `build_line`), in the order of writing.
+        """Yield at most `limit` events, of one kind or of all, with a row id above `after`, in the order of writing.
 
-        Args:
-            event: kind of event; None: all kinds.
-            after: events with a row id above this.
-            limit: maximum number of events; None: all.
+        Each is the object of an export; see `build_line`.
         """
         of_kind = "" if event is None else "AND event = ?"
         kind = () if event is None else (event,)
         query = f"SELECT id, uid, at, event, caller, body FROM events WHERE id > ? {of_kind} ORDER BY id LIMIT ?"
-        n_left = limit
-        while n_left is None or n_left > 0:
-            size = READ_BATCH_EVENTS if n_left is None else min(READ_BATCH_EVENTS, n_left)
-            with self.reading() as connection:
-                rows = connection.execute(query, (after, *kind, size)).fetchall()
-            for _, *columns in rows:
+        n_left = sys.maxsize if limit is None else limit
+        while n_left > 0:
+            size = min(READ_BATCH_EVENTS, n_left)
+            rows = self.ask(query, (after, *kind, size))
+            for row, *columns in rows:
                 yield build_line(*columns)
+                after = row
             if len(rows) < size:
                 return
-            after = rows[-1][0]
-            n_left = None if n_left is None else n_left - size
+            n_left -= size
 
     def search(self, search_id: str) -> dict[str, Any] | None:
         """Return the search of that id, without its calls and feedback; None: there is none."""
@@ -484,16 +482,17 @@ class Journal(Database):
         Returns:
             The events, and the value of `before` for the next page; None: there are no more.
         """
-        conditions = {"id < ?": before, **(only or JournalFilter()).list_conditions(self.dialect)}
-        active = {condition: value for condition, value in conditions.items() if value is not None}
-        where = " AND ".join(active) or "TRUE"
-        with self.reading() as connection:
-            rows = connection.execute(
-                f"SELECT id, uid, at, event, caller, body FROM events WHERE {where} ORDER BY id DESC LIMIT ?",
-                (*active.values(), limit + 1),  # one more shows whether there is a next page
-            ).fetchall()
-        last_row = rows[limit - 1][0] if len(rows) > limit else None
-        return [build_line(*columns) for _, *columns in rows[:limit]], last_row
+        conditions: dict[str, str | int] = {**(only or JournalFilter()).list_conditions(self.dialect)}
+        if before is not None:
+            conditions["id < ?"] = before
+        where = " AND ".join(conditions) or "TRUE"
+        rows = self.ask(
+            f"SELECT id, uid, at, event, caller, body FROM events WHERE {where} ORDER BY id DESC LIMIT ?",
+            (*conditions.values(), limit + 1),  # one more shows whether there is a next page
+        )
+        shown, has_next_page = rows[:limit], len(rows) > limit
+        last_row = shown[-1][0] if has_next_page else None
+        return [build_line(*columns) for _, *columns in shown], last_row
 
     def last(self) -> int:
         """Return the row id of the newest event ever written, removed ones included; 0: there was none."""
@@ -514,7 +513,8 @@ class Journal(Database):
             after: searches with a row id above this.
             until: events with a row id up to this; None: all events that exist at the start.
         """
-        until = self.last() if until is None else until
+        if until is None:
+            until = self.last()
         before = until + 1
         while True:
             with self.reading() as connection:
@@ -527,9 +527,9 @@ class Journal(Database):
                 ).fetchall()
                 trails = self._read_trails(connection, rows, until)
             yield from trails
-            if len(rows) < TRAILS_PER_READ:
+            if len(trails) < TRAILS_PER_READ:
                 return
-            before = rows[-1][0]
+            before = trails[-1].row
 
     def trails_since(self, row: int, *, until: int) -> list[Trail]:
         """Return the newest `TRAILS_PER_READ` trails (see `trails`) with an event after a row, the oldest trail first.
@@ -546,7 +546,8 @@ class Journal(Database):
                 "AND id <= ?) ORDER BY id DESC LIMIT ?",
                 (until, row, until, until, TRAILS_PER_READ),
             ).fetchall()
-            return self._read_trails(connection, rows[::-1], until)
+            oldest_first = rows[::-1]
+            return self._read_trails(connection, oldest_first, until)
 
     def trails_at(self, rows: Sequence[int], *, until: int) -> Iterator[Trail]:
         """Yield the trails of the searches with these row ids, with events up to the row id `until`.
@@ -564,13 +565,7 @@ class Journal(Database):
             yield from trails
 
     def _read_trails(self, connection: Connection, searches: Sequence[tuple[int, str]], until: int) -> list[Trail]:
-        """Read the trails of some searches.
-
-        Args:
-            connection: in a read transaction.
-            searches: (row id, search id) of each.
-            until: events with a row id up to this; later ones are left to the next read.
-        """
+        """Return the trails of searches, each given as (row id, search id), with events up to the row id `until`."""
         placeholders = ",".join("?" * len(searches))
         rows = connection.execute(
             "SELECT search_id, uid, at, event, caller, body FROM events "
@@ -619,8 +614,8 @@ class Journal(Database):
     def import_lines(self, lines: Iterable[bytes]) -> ImportReport:
         """Import the lines of an export. Texts stay as they are; known events are not written twice.
 
-        All events are written together, or none if reading fails. Until then they are in a temporary table, so that
-        memory use stays small and others can write. Bad lines are counted and left out.
+        All events are written together, or none if reading `lines` fails. They are collected in a temporary table, so
+        that memory use stays small and others can write meanwhile. Bad lines are counted and left out.
         """
         problems: list[tuple[str, str]] = []
         n_bad = 0
@@ -657,7 +652,7 @@ class Journal(Database):
 
 @contextlib.contextmanager
 def _open_counter() -> Iterator[Callable[[bytes], int]]:
-    """Yield a function that returns how often it was given a line so far, the present time included.
+    """Yield a function that counts a line, and returns how often it has counted the same line, this time included.
 
     The counts are kept in a temporary file, because an imported journal may have more lines than fit in memory.
     """
@@ -685,15 +680,10 @@ def _subtract_days(days: float) -> str:
 def read_rows(
     journal: Journal, event: str, *, after: int = 0, until: int, limit: int, newest: bool = False
 ) -> list[tuple[int, dict[str, Any]]]:
-    """Return (row id, object of an export) of events of a kind, in the order of writing; see `build_line`.
+    """Return (row id, object of an export) of events of one kind, in the order of writing; see `build_line`.
 
-    Args:
-        journal: the journal.
-        event: the kind.
-        after: events with a row id above this.
-        until: events with a row id up to this.
-        limit: maximum number of events.
-        newest: whether the newest are returned if there are more; otherwise the oldest.
+    Their row ids are above `after` and at most `until`. If there are more than `limit`, the oldest of them are returned,
+    or the `newest`.
     """
     with journal.reading() as connection:
         rows = connection.execute(
@@ -701,5 +691,5 @@ def read_rows(
             f"ORDER BY id {'DESC' if newest else 'ASC'} LIMIT ?",
             (event, after, until, limit),
         ).fetchall()
-    in_order = reversed(rows) if newest else rows
-    return [(row, build_line(*columns)) for row, *columns in in_order]
+    oldest_first = reversed(rows) if newest else rows
+    return [(row, build_line(*columns)) for row, *columns in oldest_first]
