@@ -71,10 +71,11 @@ class CatalogueManager:
         """
         if not isinstance(source, (str, Path)):
             return self._add_objects(source, name)
-        typed_locator, known_server = split_server(str(source))  # a locator that we stored contains the server, too
+        typed_locator, stored_server = split_server(str(source))  # a locator from the catalogue may contain a server
+        # a client's configuration file may also have servers of the project in this folder, which have own locators
         locator, *project_locators = name_projects(_make_absolute(typed_locator), Path.cwd())
-        changes = self._add_locator(locator, name, kind, server or known_server)
-        for project_locator in project_locators:  # a client's configuration has servers of this folder's project, too
+        changes = self._add_locator(locator, name, kind, server or stored_server)
+        for project_locator in project_locators:
             changes += self._add_locator(project_locator, name, kind, "")
         return changes
 
@@ -85,10 +86,11 @@ class CatalogueManager:
         all the same, because a later sync may read them: a local file, an origin at which a person has to sign in, and
         one that is already in the catalogue.
         """
-        is_file = os.path.isfile(split_project(locator)[0]) and not is_published(locator)
+        path, _ = split_project(locator)
+        is_file = os.path.isfile(path) and not is_published(locator)
         origin = self._build_origin(locator, name, kind, server)
-        name = self._choose_name(origin)
-        readings = sources.read(origin.locator, name=name, kind=origin.kind, settings=self.settings)
+        source_name = self._choose_name(origin)
+        readings = sources.read(origin.locator, name=source_name, kind=origin.kind, settings=self.settings)
         has_failed = all(reading.state == "error" and not reading.awaits_person for reading in readings)
         if has_failed and not is_file and not self.brought_by(origin):
             return [
@@ -116,8 +118,9 @@ class CatalogueManager:
         An OpenAPI document and a single MCP server keep the name that they got first. Approvals, credentials and the
         journal belong to the name of a source, so a new title, or a new way to derive names, must not change it.
         """
-        is_file = os.path.isfile(split_project(origin.locator)[0])
-        brings_one = origin.kind == "openapi" or (origin.kind == "mcp" and not is_file)
+        path, _ = split_project(origin.locator)
+        is_single_server = origin.kind == "mcp" and not os.path.isfile(path)
+        brings_one = origin.kind == "openapi" or is_single_server
         if origin.name is None and brings_one:
             return next((source.name for source in self.brought_by(origin)), None)
         return origin.name
@@ -136,16 +139,14 @@ class CatalogueManager:
     ) -> Iterator[Changes]:
         """Write the readings of an origin, and remove those of its sources that it has no longer.
 
-        Args:
-            origin: what was read.
-            readings: one for each source.
-            only: names of the sources that were read; empty: all. No other source is removed.
+        If the origin was read in part, `only` has the names of the sources that were read. The others stay.
         """
         for reading in readings:
             yield self.put_reading(origin, reading)
         present = {reading.source for reading in readings}
         for source in self.brought_by(origin):
-            if source.name not in present and (not only or source.name in only):
+            was_read = not only or source.name in only
+            if was_read and source.name not in present:
                 gone = self.store.remove_source(source.name)
                 yield Changes(source=source.name, kind=source.kind, message="no longer there", gone=gone)
 
@@ -203,19 +204,18 @@ class CatalogueManager:
             if name not in sources_by_name:
                 advice = name_nearest(name, sources_by_name, f"There are: {', '.join(sources_by_name) or 'none'}")
                 raise NotFound(f"expected the name of a source, found {name!r}. {advice}")
-        origin_ids = {sources_by_name[name].origin for name in names}
+        chosen_ids = {sources_by_name[name].origin for name in names}
         for origin in self.store.origins():
             is_readable = origin.kind != "objects"  # objects were passed to `add`; there is no place to read them from
-            if is_readable and (not names or origin.id in origin_ids):
+            is_chosen = not names or origin.id in chosen_ids
+            if is_readable and is_chosen:
                 yield from self._sync_origin(origin, frozenset(names))
 
     def _sync_origin(self, origin: Origin, only: frozenset[str]) -> Iterator[Changes]:
         """Read one origin and write what it has. If it cannot be read, its sources keep their tools and get the error.
 
-        Args:
-            origin: where to read.
-            only: sources to read; empty: all. Only a file of MCP servers is read in part, since each server has to be
-                started. Any other origin is read as a whole, so that its sources that are missing are gone.
+        `only` names the sources to read; empty: all. Only a file of MCP servers is read in part, because each server
+        has to be started. Any other origin is read as a whole, so its sources that were not found are removed.
         """
         try:
             name = self._choose_name(origin)
@@ -224,7 +224,8 @@ class CatalogueManager:
             for source in self.brought_by(origin):
                 yield self.store.put_source(origin, source.name, kind=source.kind, state="error", message=str(error))
         else:
-            yield from self._write_readings(origin, readings, only if origin.kind == "mcp" else frozenset())
+            names_read = only if origin.kind == "mcp" else frozenset[str]()
+            yield from self._write_readings(origin, readings, names_read)
 
     def sources(self) -> list[CatalogueSource]:
         """Return the sources of the catalogue."""
@@ -253,7 +254,9 @@ class CatalogueManager:
                     f"expected the name of a source or the id of a tool, found {tool_id!r}: see  toolscout list"
                 )
         n_removed = sum(self.store.remove_source(name) for name in names if name in source_names)
-        return n_removed + (self.store.remove_tools(tool_ids) if tool_ids else 0)
+        if tool_ids:
+            n_removed += self.store.remove_tools(tool_ids)
+        return n_removed
 
     def hide(self, ids: Sequence[str]) -> None:
         """Hide tools: they are not searched, and no sync brings them back. Only `show` brings them back.
@@ -262,8 +265,9 @@ class CatalogueManager:
             NotFound: for an id that no tool of the catalogue has; then nothing is hidden.
         """
         waiting = {definition.id for definition in self.store.waiting()}
-        for tool_id in set(ids) - waiting - set(self.store.hidden()):
-            self.store.tool(tool_id)  # raises NotFound
+        hidden = set(self.store.hidden())
+        for tool_id in set(ids) - waiting - hidden:
+            self.store.tool(tool_id)  # raises NotFound for an unknown id
         self.store.hide(ids)
 
     def show(self, ids: Sequence[str]) -> list[Changes]:
@@ -277,10 +281,12 @@ class CatalogueManager:
             if tool_id not in hidden:
                 advice = name_nearest(tool_id, hidden, "See  toolscout hide --list")
                 raise NotFound(f"expected the id of a hidden tool, found {tool_id!r}. {advice}")
-        self.store.hide(ids, False)
+        self.store.hide(ids, hide=False)
         present = {source.name for source in self.store.sources()}
-        names = sorted({tool_id.partition("/")[0] for tool_id in ids} & present)
-        return list(self.sync(names)) if names else []  # without names, `sync` would read all sources
+        names = sorted(present & {tool_id.partition("/")[0] for tool_id in ids})
+        if not names:
+            return []  # without names, `sync` would read all sources
+        return list(self.sync(names))
 
     def enable(self, source: str, enabled: bool = True) -> None:
         """Include a source in the search, or exclude it. Its tools stay in the store."""
@@ -296,14 +302,13 @@ class CatalogueManager:
             NotFound: for a name that has no waiting definition.
         """
         definitions = self.store.waiting()
+        if not names:
+            return definitions
+        ids_and_sources = {name for definition in definitions for name in (definition.id, definition.tool.source)}
         for name in names:
-            if not any(name in (definition.id, definition.tool.source) for definition in definitions):
+            if name not in ids_and_sources:
                 raise NotFound(f"Nothing called {name!r} waits for approval. To see what waits, run  toolscout approve")
-        return [
-            definition
-            for definition in definitions
-            if not names or definition.id in names or definition.tool.source in names
-        ]
+        return [each for each in definitions if each.id in names or each.tool.source in names]
 
     def approve(self, chosen: Sequence[WaitingDefinition]) -> int:
         """Approve waiting definitions and put them into the catalogue. Returns how many; see `Store.approve`."""
@@ -311,37 +316,41 @@ class CatalogueManager:
 
     def advice(self) -> list[str]:
         """Return sentences of advice about the present catalogue, for the user. Looks at evenly spaced tools."""
+        if self.settings.encoder != "static":
+            return []
         ids = [id for id, _ in self.store.page(limit=None)]
-        sample = self.store.tools(ids[:: max(1, len(ids) // MIN_ADVICE_SAMPLE)])
+        step = max(1, len(ids) // MIN_ADVICE_SAMPLE)
+        sample = self.store.tools(ids[::step])
         n_not_latin = sum(_is_mostly_not_latin(tool.description or tool.name) for tool in sample)
-        if self.settings.encoder == "static" and n_not_latin * 2 > len(sample):
-            return [
-                "Most tools are not described in English. The bundled encoder reads such tools less well than English "
-                "ones. A multilingual model finds them better: set one with --encoder."
-            ]
-        return []
+        if n_not_latin <= len(sample) / 2:
+            return []
+        return [
+            "Most tools are not described in English. The bundled encoder reads such tools less well than English "
+            "ones. A multilingual model finds them better: set one with --encoder."
+        ]
 
 
 def _is_mostly_not_latin(text: str) -> bool:
     """Return whether most letters of a text are not Latin."""
     letters = [letter for letter in text[:MAX_LANGUAGE_CHARS] if letter.isalpha()]
-    return sum(letter > LAST_LATIN_LETTER for letter in letters) * 2 > len(letters)
+    n_not_latin = sum(letter > LAST_LATIN_LETTER for letter in letters)
+    return n_not_latin > len(letters) / 2
 
 
 def _is_same_origin(one: Origin, other: Origin) -> bool:
     """Return whether two origins are the same document or server. The address of an API may differ."""
-    return (split_server(one.locator)[0], one.name) == (split_server(other.locator)[0], other.name)
+    one_locator, _ = split_server(one.locator)
+    other_locator, _ = split_server(other.locator)
+    return one_locator == other_locator and one.name == other.name
 
 
 def _make_absolute(locator: str) -> str:
-    """Return the absolute path for a path, so that `sync` finds it from any folder, and other locators as they are.
-
-    The path in `PREFIX:PATH` becomes absolute too, if a plug-in has that prefix.
-    """
+    """Make a path, or the path in `PREFIX:PATH` of a plug-in, absolute, so that `sync` finds it from any folder."""
     path = os.path.expanduser(locator)
     if os.path.exists(path):
         return os.path.abspath(path)
-    prefix, _, rest = locator.partition(":")
-    if rest and os.path.exists(os.path.expanduser(rest)) and sources.plugin_prefix(locator):
-        return f"{prefix}:{os.path.abspath(os.path.expanduser(rest))}"
+    prefix, _, plugin_locator = locator.partition(":")
+    plugin_path = os.path.expanduser(plugin_locator)
+    if plugin_path and os.path.exists(plugin_path) and sources.plugin_prefix(locator):
+        return f"{prefix}:{os.path.abspath(plugin_path)}"
     return locator

@@ -48,7 +48,7 @@ class VectorStore(CacheDatabase):
     def __init__(self, folder: Path, *, repair: bool = True) -> None:
         """Open or create the file; see `CacheDatabase`."""
         super().__init__(folder / VECTORS_FILE_NAME, VECTOR_MIGRATIONS, repair=repair)
-        self._has_warned = False  # that the file cannot be written
+        self._has_warned = False  # whether the log says that the file cannot be written
 
     @rebuild_if_damaged
     def has_any(self, encoder: str) -> bool:
@@ -84,16 +84,18 @@ class VectorStore(CacheDatabase):
             encode: texts → rows, called with at most `EMBED_BATCH` texts of similar length.
             name: the encoder's name for people.
             progress: called with the numbers of new and of all missing vectors after each batch.
-            encode_all: used instead of `encode`: batches → (position, rows) of each batch, in any order.
+            encode_all: used instead of `encode`: batches → (number of the batch, its rows), in any order.
         """
         texts_by_key = {_hash_text(text): text for text in texts}
         vectors = self._read(encoder, texts_by_key)
         missing_texts = sorted((text for key, text in texts_by_key.items() if key not in vectors), key=len)
         starts = range(0, len(missing_texts), EMBED_BATCH)
-        batches, n_done = [missing_texts[start : start + EMBED_BATCH] for start in starts], 0
+        batches = [missing_texts[start : start + EMBED_BATCH] for start in starts]
         encoded = encode_all(batches) if encode_all else enumerate(map(encode, batches))
+        n_done = 0
         for number, rows in encoded:
-            batch, new_rows = batches[number], np.asarray(rows, dtype="<f4")
+            batch = batches[number]
+            new_rows = np.asarray(rows, dtype="<f4")
             vectors.update(zip(map(_hash_text, batch), new_rows, strict=True))
             self._write_if_possible(encoder, name, batch, new_rows)
             n_done += len(batch)
@@ -164,15 +166,11 @@ class VectorStore(CacheDatabase):
     def _write_vectors(self, encoder: str, name: str, texts: Sequence[str], rows: Array) -> None:
         """Write vectors with a checksum for each, by which damage is noticed when they are read."""
         values = [row.tobytes() for row in np.asarray(rows, dtype="<f4")]
+        new = [(encoder, _hash_text(text), value, zlib.crc32(value)) for text, value in zip(texts, values, strict=True)]
+        _, dim = rows.shape
         with self.writing() as connection:
-            connection.execute("INSERT OR IGNORE INTO encoders VALUES (?, ?, ?)", (encoder, name, rows.shape[1]))
-            connection.executemany(
-                "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)",
-                [
-                    (encoder, _hash_text(text), value, zlib.crc32(value))
-                    for text, value in zip(texts, values, strict=True)
-                ],
-            )
+            connection.execute("INSERT OR IGNORE INTO encoders VALUES (?, ?, ?)", (encoder, name, dim))
+            connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)", new)
 
     def _write_if_possible(self, encoder: str, name: str, texts: Sequence[str], rows: Array) -> None:
         """Store vectors. If the file cannot be written, warn once; the vectors are then used for this search only."""
@@ -198,8 +196,8 @@ def _hash_text(text: str) -> bytes:
 def show_progress(done: int, total: int) -> None:
     """Show on a terminal that `done` of `total` vectors are made, if there is more than one batch."""
     if total > EMBED_BATCH and sys.stderr.isatty():
-        end = "\n" if done >= total else ""
-        sys.stderr.write(f"\rtoolscout: {done:,} of {total:,} vectors of tools are made{end}")
+        line_end = "\n" if done >= total else ""  # until then the next call overwrites the line
+        sys.stderr.write(f"\rtoolscout: {done:,} of {total:,} vectors of tools are made{line_end}")
         sys.stderr.flush()
 
 
@@ -207,7 +205,7 @@ class VectorMaker:
     """Makes vectors in a thread, until all are made or `stop` is called.
 
     Attributes:
-        progress: how far it is, in a clause.
+        progress: a clause that says how many vectors are made.
     """
 
     def __init__(self, make: Callable[[Progress], None]) -> None:
@@ -222,7 +220,7 @@ class VectorMaker:
         self._thread.start()
 
     def _run(self, make: Callable[[Progress], None]) -> None:
-        """Make the vectors in the thread. An error is logged, except the one that `_report` raises to end the work."""
+        """Run `make` in the thread, and log an error, except the one by which `_report` stops the work."""
         try:
             make(self._report)
         except Exception as error:
@@ -230,7 +228,7 @@ class VectorMaker:
                 _log.warning("Vectors are missing, and cannot be made: %s", error)
 
     def _report(self, done: int, total: int) -> None:
-        """Tell how many of `total` vectors are done. Ends the making by an error if it shall stop."""
+        """Log and show how many of `total` vectors are done. If `stop` was called, raise an error to end the work."""
         self.progress = f"{done:,} of {total:,} vectors of new tools are made"
         _log.info("%s", self.progress)
         show_progress(done, total)
