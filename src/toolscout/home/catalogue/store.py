@@ -380,7 +380,9 @@ class Store(Database):
         Args:
             origin: what the user added; it is stored if it is new.
             name: name of the source.
-            kind: as in `CatalogueSource`, like `state` and `message`.
+            kind: as in `CatalogueSource`.
+            state: as in `CatalogueSource`.
+            message: why the state is not `ok`.
             tools: all tools of the source; those that are not among them leave the catalogue.
             problems: (entry, message) of each entry that could not be read.
 

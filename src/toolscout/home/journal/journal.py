@@ -682,8 +682,8 @@ def read_rows(
 ) -> list[tuple[int, dict[str, Any]]]:
     """Return (row id, object of an export) of events of one kind, in the order of writing; see `build_line`.
 
-    Their row ids are above `after` and at most `until`. If there are more than `limit`, the oldest of them are returned,
-    or the `newest`.
+    Their row ids are above `after` and at most `until`. If there are more than `limit`, these are the oldest, or the
+    `newest`.
     """
     with journal.reading() as connection:
         rows = connection.execute(
