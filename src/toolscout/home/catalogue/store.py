@@ -433,10 +433,13 @@ class Store(Database):
         return approvals.hold_back(connection, name, definitions, self.vet, now())
 
     def find_lost_origins(self) -> list[Origin]:
-        """Return the origins in `ORIGINS_FILE` if the catalogue has none: its file was lost, and a new one was made."""
+        """Return the origins in `ORIGINS_FILE` if the catalogue has none: its file was lost, and a new one was made.
+
+        Origins of Python objects are left out, because no repair can read them again.
+        """
         if not self.dialect.is_file or self.origins():
             return []
-        return read_origins_file(local_folder(self.home))
+        return [origin for origin in read_origins_file(local_folder(self.home)) if origin.kind != "objects"]
 
     def _write_origins_file(self) -> None:
         """Write the origins into a small file, from which a repair builds a lost catalogue again."""
