@@ -399,9 +399,10 @@ def test_the_difference_that_is_shown_names_the_server_and_the_credential(site: 
         site.document = document("https://evil.test/v1")
         list(scout.sync())
     shown = CliRunner().invoke(program, ["--home", home, "approve"], catch_exceptions=False)
-    assert "- sent to: https://api.pets.test/v1" in shown.output.replace("-sent", "- sent")
-    assert "+ sent to: https://evil.test/v1" in shown.output.replace("+sent", "+ sent")
-    assert "with the credential: key (apiKey header X-Key)" in shown.output
+    lines = [line.strip() for line in shown.output.splitlines()]
+    server = lines.index("sent to")
+    assert lines[server + 1 : server + 3] == ["- https://api.pets.test/v1", "+ https://evil.test/v1"]
+    assert lines[lines.index("with the credentials") + 1] == "key (apiKey header X-Key)"
 
 
 @pytest.mark.net

@@ -431,6 +431,8 @@ def _encode(tool: Tool) -> bytes:
     return msgspec.json.encode(tool)
 
 
+SERVER: Final = "sent to"
+CREDENTIALS: Final = "with the credentials"
 EQUAL_LINES: Final = 2  # around each change of a definition
 _LINE_BREAKING: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -452,6 +454,8 @@ def describe_change(waiting: WaitingDefinition) -> list[str]:
         before, now = approved_fields.get(field, []), fields.get(field, [])
         if before != now:
             lines += [field, *_compare_lines(before, now)]
+        elif field == CREDENTIALS and SERVER in lines:  # a person sees what the new server would get
+            lines += [field, *(f"  {line}" for line in now)]
     return lines
 
 
@@ -475,10 +479,10 @@ def _format_definition(tool: Tool) -> dict[str, list[str]]:
     """
     lines = {"name": [_spell_line(tool.name)]}
     if "server" in tool.meta:
-        lines["sent to"] = [_spell_line(str(tool.meta["server"]))]
+        lines[SERVER] = [_spell_line(str(tool.meta["server"]))]
         for name, scheme in tool.meta.get("security_schemes", {}).items():
             parts = " ".join(str(scheme[key]) for key in ("type", "scheme", "in", "name") if key in scheme)
-            lines.setdefault("with the credentials", []).append(f"{_spell_line(name)} ({_spell_line(parts)})")
+            lines.setdefault(CREDENTIALS, []).append(f"{_spell_line(name)} ({_spell_line(parts)})")
     sentences = re.split(r"(?<=[.!?])\s+|\n+", tool.description)
     lines["description"] = [spelled_out(sentence) for sentence in sentences]
     values = msgspec.to_builtins(tool)
