@@ -135,10 +135,10 @@ class JsonSplitter:
         return self._begin_copy(data, start, is_taken=chosen == TAKE)
 
     def _enter(self, bracket: int) -> None:
-        """Begin an object or a list for each of whose values is chosen again."""
+        """Begin an object or a list. Where each of its values goes is chosen when that value begins."""
         self._keep(bytes([bracket]))
         self._containers.append(bracket)
-        self._may_close = True
+        self._may_close = True  # it may be empty
         if bracket == ord("{"):
             self.path.append("")  # until the key is read
             self._state = self._read_key

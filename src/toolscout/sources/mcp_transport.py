@@ -181,7 +181,7 @@ class MessageFilter:
             [request_id] = self._awaited
             message.id = int(request_id) if request_id.isdigit() else request_id
         if self._awaited.pop(str(message.id), None) == "server/discover":
-            self.ignored_discovery = False  # it refused, and was only late
+            self.ignored_discovery = False  # the server did answer, with an error, and only late
         if str(message.id) in self._refused:
             self._refused.discard(str(message.id))
             # These two codes are about the request, so the server knows the session.

@@ -66,8 +66,8 @@ def checkout() -> Path | None:
 def dirty() -> bool | None:
     """Return whether a file that makes figures differs from the commit; None outside of a checkout.
 
-    `MAKES_FIGURES` lists these files. Results and pages may differ, because a run of many results writes them one by
-    one.
+    `MAKES_FIGURES` lists these files. Results and pages are not among them: a run that makes many results has
+    changed some of them before it makes the next one.
     """
     top = checkout()
     return bool(_run_git("-C", str(top), "status", "--porcelain", "--", *MAKES_FIGURES)) if top else None

@@ -227,7 +227,7 @@ class Ann(Exact):
         """Return the index as arrays, without its ids; see `Exact.arrays`.
 
         Args:
-            meanwhile: called while other threads build the graph, which leave one core to it.
+            meanwhile: called in this thread while other threads build the graph. They leave it one core.
             earlier: arrays of an earlier index, and for each tool its position there (-1: it is new). If few tools are
                 new or gone, the graph of that index grows; else a graph is built anew.
         """

@@ -117,6 +117,7 @@ def read_learning(request: ApiRequest[Nothing]) -> LearningAnswer:
     """
     scout = request.scout
     home = scout.settings.place
+    # A search that names no recipe and no model itself is answered by what the settings name, if they do.
     is_overruled = scout.engine.selector.is_named(recipe=None, model=None)
     return LearningAnswer(champion.history(home), is_overruled, loop.last(home))
 

@@ -26,21 +26,21 @@ VIEW_FEATURES: Final = ("top", "second", "next4", "next15", "first10", "above", 
 MIN_DEVIATION: Final = 1e-3  # smaller deviations count as this one
 
 
-def _average(start: int, stop: int) -> Floats:
-    """Return the weights with which the best scores add up to the mean of ranks `start` to `stop` - 1, from 0."""
+def _weigh_mean(start: int, stop: int) -> Floats:
+    """Return a weight for each rank. Scores times weights sum to the mean score of the ranks `start` to `stop` - 1."""
     ranks = np.arange(SCORES_READ)
     return np.where((ranks >= start) & (ranks < stop), 1 / (stop - start), 0.0)
 
 
-_TOP: Final = _average(0, 1)
+_TOP: Final = _weigh_mean(0, 1)
 _SCORE_WEIGHTS: Final = np.stack(
     [
         _TOP,
-        _TOP - _average(1, 2),  # second
-        _TOP - _average(1, 5),  # next4
-        _TOP - _average(5, SCORES_READ),  # next15
-        _average(0, 10),  # first10
-        _TOP - _average(1, 11),  # the numerator of `sharp`
+        _TOP - _weigh_mean(1, 2),  # second
+        _TOP - _weigh_mean(1, 5),  # next4
+        _TOP - _weigh_mean(5, SCORES_READ),  # next15
+        _weigh_mean(0, 10),  # first10
+        _TOP - _weigh_mean(1, 11),  # the numerator of `sharp`
     ],
     axis=1,
 )

@@ -443,7 +443,7 @@ def _insert_collection(raw: psycopg.Connection[Any], key: CollectionKey) -> int:
 
 
 def _write_mark(raw: psycopg.Connection[Any], number: int, tenant: str, generation: int) -> Mark:
-    """Write the mark of a collection, with the number of its rows, and return it."""
+    """Count the rows of the collection `number`, write its mark with that count, and return the mark."""
     row = raw.execute(
         "INSERT INTO vector_marks SELECT %(tenant)s, %(number)s, %(generation)s, (SELECT count(*) FROM tool_vectors "
         "WHERE collection = %(number)s AND tenant = %(tenant)s) ON CONFLICT (tenant, collection) DO UPDATE "
