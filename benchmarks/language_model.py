@@ -135,8 +135,8 @@ def run_mmrr(given: FeatureContext) -> Figures:
 
 def run_qta(given: FeatureContext) -> Figures:
     """Tune dpr on training queries and rewritings of them."""
-    count = 8 * given.scale  # an eighth of them is for dev
-    sample = given.sample("toollens", train=count, test=32)
+    count = 8 * given.scale
+    sample = given.sample("toollens", train=count, dev=given.scale, test=32)
     settings = {"epochs": 1, "batch": 8}
     return {
         "dataset": "toollens",
