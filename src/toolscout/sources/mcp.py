@@ -175,16 +175,16 @@ def _leave_out_gateway(path: Path, entries: dict[str, Entry], home: Home) -> dic
     Raises:
         SourceError: if nothing else is left. An empty result would remove the sources that were read from the file.
     """
-    own = find_own_gateways(entries, home)
-    if not own:
+    own_gateways = find_own_gateways(entries, home)
+    if not own_gateways:
         return entries
-    if len(own) == len(entries):
+    if len(own_gateways) == len(entries):
         raise SourceError(
             f"{path}: it has only toolscout's own gateway. Write your servers into another file, "
             "and run  toolscout add  with that file"
         )
     _log.warning("toolscout: %s: toolscout's own gateway is left out", path)
-    return {title: entry for title, entry in entries.items() if title not in own}
+    return {title: entry for title, entry in entries.items() if title not in own_gateways}
 
 
 def _put_in_sandbox(server: Server, source: str, sandboxes: Mapping[str, Sandbox]) -> Server:

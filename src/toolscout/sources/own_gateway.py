@@ -46,8 +46,8 @@ def _starts_own_gateway(entry: Entry, home: Home) -> bool:
     named = _read_home(texts) or (env.get(_HOME_VARIABLE) if isinstance(env, Mapping) else None)
     if not isinstance(named, str):
         return True
-    own = describe_home(home)
-    return named == own or os.path.realpath(os.path.expanduser(named)) == os.path.realpath(own)
+    own_home = describe_home(home)
+    return named == own_home or os.path.realpath(os.path.expanduser(named)) == os.path.realpath(own_home)
 
 
 def _read_home(args: Sequence[str]) -> str | None:
