@@ -101,10 +101,38 @@ def test_a_missing_catalogue_is_read_again(sound_home: Path, tmp_path: Path, cap
     shutil.copytree(sound_home, tmp_path / "home")
     (tmp_path / "home" / "catalogue.db").unlink()
     run("search", "send mail", "--home", str(tmp_path / "home"))
-    assert "origins.json names a source; run  toolscout doctor --repair" in caplog.text
-    assert "origins.json names a source" in run("doctor", "--home", str(tmp_path / "home")).output
+    assert "lacks a source that origins.json names; run  toolscout doctor --repair" in caplog.text
+    assert "a source that origins.json names" in run("doctor", "--home", str(tmp_path / "home")).output
     run("doctor", "--repair", "--home", str(tmp_path / "home"))
     assert "tool_mail" in run("search", "send mail", "--home", str(tmp_path / "home")).output
+
+
+def test_a_missing_catalogue_is_read_again_though_a_source_was_added_since(sound_home: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(sound_home, home)
+    (home / "catalogue.db").unlink()
+    (tmp_path / "new.json").write_text('[{"name": "rain", "description": "Will it rain?"}]')
+    run("add", str(tmp_path / "new.json"), "--home", str(home))
+    assert "origins.json names; run  toolscout doctor --repair" in run("doctor", "--home", str(home)).output
+    run("remove", "new", "--home", str(home))
+    run("doctor", "--repair", "--home", str(home))
+    assert "tool_mail" in run("search", "send mail", "--home", str(home)).output
+    assert "new.json" not in (home / "origins.json").read_text(), "a source that was removed came back"
+    assert "origins.json" not in run("doctor", "--home", str(home)).output
+
+
+def test_a_lost_source_that_cannot_be_read_now_is_kept_for_the_next_sync(sound_home: Path, tmp_path: Path) -> None:
+    home, file = tmp_path / "home", tmp_path / "rain.json"
+    shutil.copytree(sound_home, home)
+    file.write_text('[{"name": "rain", "description": "Will it rain?"}]')
+    run("add", str(file), "--home", str(home))
+    (home / "catalogue.db").unlink()
+    file.rename(tmp_path / "away.json")
+    repaired = run("doctor", "--repair", "--home", str(home))
+    assert f"{file}: it is not read again" in repaired.output and repaired.exit_code == 0
+    (tmp_path / "away.json").rename(file)
+    run("sync", "--home", str(home))
+    assert "rain" in run("search", "Will it rain?", "--home", str(home)).output
 
 
 def test_a_damaged_cache_is_built_again(sound_home: Path, tmp_path: Path) -> None:

@@ -125,6 +125,15 @@ def test_a_catalogue_cut_to_nothing_is_named_and_read_again_from_its_sources(hom
     assert list(home.glob("catalogue.db.damaged-*"))
 
 
+def test_tools_of_a_lost_server_that_is_reached_later_wait_for_approval(home: Path) -> None:
+    (home / "catalogue.db").unlink()
+    assert "remote: it is not read again: " in say(home, "doctor", "--repair")
+    with Scout(home) as scout:
+        assert "remote" in {source.name for source in scout.store.sources()}
+        scout.store.put_source(REMOTE, "remote", kind="mcp", tools=make_remote_tools())
+        assert len(scout.store.waiting()) == 4
+
+
 def test_a_repair_counts_what_is_gone_and_names_a_file_once(tmp_path: Path) -> None:
     home, kept, lost = tmp_path / "home", tmp_path / "kept.json", tmp_path / "lost.json"
     for file in (kept, lost):

@@ -13,13 +13,20 @@ from typing import Final
 
 from toolscout.errors import StoreError, UserError
 from toolscout.home.catalogue.approvals import LOST, needs_approval
-from toolscout.home.catalogue.store import CATALOGUE_MIGRATIONS, ORIGINS_FILE, Changes, Store, read_origins_file
+from toolscout.home.catalogue.store import (
+    CATALOGUE_MIGRATIONS,
+    ORIGINS_FILE,
+    Changes,
+    Origin,
+    Store,
+    read_origins_file,
+)
 from toolscout.home.catalogue.sync import CatalogueManager
 from toolscout.home.database import Database, is_damage, now, salvage_file
 from toolscout.home.journal.journal import DAMAGED_EVENT, JOURNAL_MIGRATIONS, Journal
 from toolscout.home.models import champion
 from toolscout.settings import Settings
-from toolscout.sources import strip_locator
+from toolscout.sources import source_name, strip_locator
 
 __all__ = ["repair_home"]
 
@@ -100,8 +107,8 @@ def _repair_champion(home: Path) -> Iterator[str]:
 def _repair_catalogue(settings: Settings) -> Iterator[str]:
     """Begin a damaged catalogue anew with what can be read of it, and read its sources again. Yields what was done.
 
-    If only definitions are damaged in a sound file, they are dropped (`Store.repair`). A catalogue without sources,
-    while `ORIGINS_FILE` names some, was lost: the file was missing, and the next command made a new one.
+    If only definitions are damaged in a sound file, they are dropped (`Store.repair`). A catalogue that lacks sources
+    of `ORIGINS_FILE` was lost: the file was missing, and the next command made a new one.
     """
     path = settings.home / "catalogue.db"
     damage = _find_damage(path, Store)
@@ -160,11 +167,23 @@ def _add_lost_sources(manager: CatalogueManager) -> Iterator[str]:
         try:
             for change in manager.add(origin.locator, name=origin.name, kind=origin.kind):
                 yield _describe(change)
+                if change.state == "error":
+                    _keep_unread(store, origin, change.source, change.message)
         except UserError as error:
-            yield f"{origin.locator}: it is not read again: {strip_locator(str(error), origin.locator)}"
+            message = strip_locator(str(error), origin.locator)
+            yield f"{origin.locator}: it is not read again: {message}"
+            _keep_unread(store, origin, origin.name or source_name(Path(origin.locator).stem), message)
     store.has_lost_approvals = False
     if waiting := store.waiting():
         yield f"{len(waiting):,} definitions wait for approval: see  toolscout approve"
+
+
+def _keep_unread(store: Store, origin: Origin, name: str, message: str) -> None:
+    """Put a lost source that cannot be read now into the catalogue without tools, so that a later sync reads it."""
+    if store.owner(name) is None:
+        store.put_source(origin, name, kind=origin.kind, state="error", message=message)
+        with store.writing() as connection:
+            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, 1)", (f"{LOST} {name}",))
 
 
 def _describe(change: Changes) -> str:

@@ -234,7 +234,7 @@ class Store(Database):
     def catalogue(self) -> Catalogue:
         """Return a snapshot of the present generation. Its tools load from the store on demand."""
         snapshot = read_snapshot(self, local_folder(self.home) / SNAPSHOTS_FOLDER)
-        lost_origins = [] if len(snapshot) else self.find_lost_origins()
+        lost_origins = self.find_lost_origins()
         if lost_origins:
             _log.warning("%s", _describe_loss(self.label, lost_origins))
         return snapshot
@@ -311,8 +311,7 @@ class Store(Database):
     def origins(self) -> list[Origin]:
         """Return the origins in the order in which they were added."""
         with self.reading() as connection:
-            rows = connection.execute("SELECT locator, kind, name, added_at, id FROM origins ORDER BY id")
-            return [Origin(*row) for row in rows]
+            return _read_origins(connection)
 
     def sources(self) -> list[CatalogueSource]:
         """Return all sources, by name."""
@@ -393,6 +392,7 @@ class Store(Database):
         with self.writing() as connection:
             for tool_id in _list_hidden(connection):
                 definitions.pop(tool_id, None)
+            old_origins = _read_origins(connection)
             origin_id = _put_origin(connection, origin)
             row = connection.execute("SELECT origin, state FROM sources WHERE name = ?", (name,)).fetchone()
             is_new = row is None
@@ -413,8 +413,8 @@ class Store(Database):
             state_changed = is_new or was_disabled != is_disabled
             if changes.any or app_tools_changed or waiting_changed or state_changed:
                 _raise_generation(connection)
-        if origin_id != old_origin_id:
-            self._write_origins_file()
+            if origin_id != old_origin_id:
+                self._write_origins_file(connection, old_origins)
         return changes
 
     def _hold_back(
@@ -433,23 +433,34 @@ class Store(Database):
         return approvals.hold_back(connection, name, definitions, self.vet, now())
 
     def find_lost_origins(self) -> list[Origin]:
-        """Return the origins in `ORIGINS_FILE` if the catalogue has none: its file was lost, and a new one was made.
+        """Return the origins that `ORIGINS_FILE` names and the catalogue lacks, since its file was lost.
 
         Origins of Python objects are left out, because no repair can read them again.
         """
-        if not self.dialect.is_file or self.origins():
+        if not self.dialect.is_file:
             return []
-        return [origin for origin in read_origins_file(local_folder(self.home)) if origin.kind != "objects"]
+        lost_origins = _leave_out(read_origins_file(local_folder(self.home)), self.origins())
+        return [origin for origin in lost_origins if origin.kind != "objects"]
 
-    def _write_origins_file(self) -> None:
-        """Write the origins into a small file, from which a repair builds a lost catalogue again."""
-        if self.dialect.is_file and not self.read_only:
-            try:
-                origins = [Origin(origin.locator, origin.kind, origin.name) for origin in self.origins()]
-                content = msgspec.json.encode(origins)
-                open_home(self.home).write_document(ORIGINS_FILE, content)
-            except (OSError, StoreError) as error:
-                _log.warning("%s is not written: %s", ORIGINS_FILE, error)
+    def _write_origins_file(self, connection: Connection, old_origins: Sequence[Origin]) -> None:
+        """Write the origins into a small file, from which a repair builds a lost catalogue again.
+
+        Origins that the file names and the catalogue lacked before this change stay in it: no repair has read them yet.
+
+        Args:
+            connection: of the transaction that changes the origins, so that no other change comes between.
+            old_origins: the origins before the change.
+        """
+        if not self.dialect.is_file or self.read_only:
+            return
+        lost_origins = _leave_out(read_origins_file(local_folder(self.home)), old_origins)
+        origins = _read_origins(connection)
+        origins += _leave_out(lost_origins, origins)
+        content = msgspec.json.encode([Origin(origin.locator, origin.kind, origin.name) for origin in origins])
+        try:
+            open_home(self.home).write_document(ORIGINS_FILE, content)
+        except (OSError, StoreError) as error:
+            _log.warning("%s is not written: %s", ORIGINS_FILE, error)
 
     def hold_back_offers(self, source: str, group: str, offers: Iterable[Tool], *, whole: bool) -> dict[str, str]:
         """Compare resources, templates or prompts of a server with the approved ones, and hold back what must wait.
@@ -498,11 +509,12 @@ class Store(Database):
     def remove_source(self, name: str) -> int:
         """Remove a source and its tools, and its origin if it has no other source. Returns the number of tools."""
         with self.writing() as connection:
+            old_origins = _read_origins(connection)
             (count,) = connection.execute("SELECT count(*) FROM tools WHERE source = ?", (name,)).fetchone()
             connection.execute("DELETE FROM sources WHERE name = ?", (name,))
             connection.execute("DELETE FROM origins WHERE id NOT IN (SELECT origin FROM sources)")
             _raise_generation(connection)
-        self._write_origins_file()
+            self._write_origins_file(connection, old_origins)
         return int(count)
 
     def approve(self, chosen: Iterable[WaitingDefinition]) -> int:
@@ -645,6 +657,11 @@ def _describe_damage(id: str, fingerprint: str, body: bytes) -> str | None:
     return None if is_right else f"its content does not match its fingerprint {fingerprint}"
 
 
+def _read_origins(connection: Connection) -> list[Origin]:
+    rows = connection.execute("SELECT locator, kind, name, added_at, id FROM origins ORDER BY id")
+    return [Origin(*row) for row in rows]
+
+
 def _put_origin(connection: Connection, origin: Origin) -> int:
     """Return the row id of an origin, and insert the row if it is new."""
     connection.execute(
@@ -755,9 +772,16 @@ def read_origins_file(home: Path) -> list[Origin]:
         return []
 
 
+def _leave_out(origins: Iterable[Origin], known: Iterable[Origin]) -> list[Origin]:
+    """Return the origins whose locator and name are not those of a known one."""
+    known_keys = {(origin.locator, origin.name) for origin in known}
+    return [origin for origin in origins if (origin.locator, origin.name) not in known_keys]
+
+
 def _describe_loss(label: str, lost: Sequence[Origin]) -> str:
     sources = "a source" if len(lost) == 1 else f"{len(lost):,} sources"
-    return f"{label} is empty, but {ORIGINS_FILE} names {sources}; run  toolscout doctor --repair"
+    advice = f"run  toolscout doctor --repair  or delete {ORIGINS_FILE} to forget them"
+    return f"{label} lacks {sources} that {ORIGINS_FILE} names; {advice}"
 
 
 def _read_generation(connection: Connection) -> int:
