@@ -11,7 +11,8 @@ tool is also searched by its own name, a result above 3,000 bytes is cut and rea
 killed before one more call.
 
 `results/servers.json` keeps versions, counts and yes or no; no text of a server. A server that is in it is left alone,
-unless `--only` names it or `--retry` is given and the server did not start. Each server runs in an empty folder, which
+unless `--only` names it or `--retry` is given and the server did not start; with `--proxy`, a row without the proxy's
+cells gets these, compared with a direct run of now, and keeps the others. Each server runs in an empty folder, which
 is also its home.
 """
 
@@ -522,6 +523,18 @@ async def measure(name: str, server: Mapping[str, Any], folder: Path, proxy: boo
     return row
 
 
+async def add_proxy(name: str, server: Mapping[str, Any], folder: Path, row: dict[str, Any]) -> dict[str, Any]:
+    """Use one server directly and through the proxy only. Returns its row with the proxy's cells."""
+    try:
+        ways = await asyncio.to_thread(build_ways, name, server, folder, True)
+    except (subprocess.SubprocessError, OSError):
+        return row
+    (folder / "logs").mkdir(exist_ok=True)
+    with (folder / "logs" / f"{name}.log").open("a") as errors:
+        found = await measure_kind("stdio", {key: ways[key] for key in ("stdio", "proxy")}, server, errors)
+    return row | {key: value for key, value in found.items() if key.startswith("proxy")}
+
+
 async def measure_kind(kind: str, ways: dict[str, Way], server: Mapping[str, Any], errors: TextIO) -> dict[str, Any]:
     """Use one server over one transport."""
     plan, way = Plan(), ways[kind]
@@ -585,15 +598,22 @@ async def measure_all(folder: Path, only: Sequence[str], retry: bool, proxy: boo
     servers = load_servers(only)
     rows: dict[str, Any] = json.loads(RESULTS.read_text())["servers"] if RESULTS.exists() else {}
     turns = asyncio.Semaphore(AT_ONCE)
+    lacking = {name for name in servers if proxy and not only and rows.get(name, {}).get("starts")}
+    lacking = {name for name in lacking if "proxy" not in rows[name]}
 
     async def take_turn(name: str) -> None:
         async with turns:
-            rows[name] = await measure(name, servers[name], folder, proxy)
+            if name in lacking:
+                rows[name] = await add_proxy(name, servers[name], folder, rows[name])
+            else:
+                rows[name] = await measure(name, servers[name], folder, proxy)
             print(name, rows[name], file=sys.stderr, flush=True)  # noqa: T201
             order = [known for known in load_servers() if known in rows]
             write_json(RESULTS, {"servers": {known: rows[known] for known in order}, **provenance()})
 
-    wanted = [name for name in servers if only or name not in rows or (retry and not rows[name]["starts"])]
+    wanted = [
+        name for name in servers if only or name not in rows or name in lacking or (retry and not rows[name]["starts"])
+    ]
     await asyncio.gather(*(take_turn(name) for name in wanted))
 
 
