@@ -372,6 +372,33 @@ def test_a_tool_without_a_path_needs_the_ids_that_it_requires() -> None:
     assert needs_of(elsewhere, named("list_chats", path=("mail",))) == {}, "a folder may hold many servers"
 
 
+@pytest.mark.parametrize("argument", ["uid", "gid", "message_gid", "messageUid"])
+def test_the_endings_gid_and_uid_say_an_id(argument: str) -> None:
+    needs = needs_of(named("delete_message", argument), named("search_messages"))
+    assert needs == {"s/delete_message": [["s/search_messages"]]}
+
+
+def test_a_result_schema_with_references_tells_what_it_holds() -> None:
+    holding = {"properties": {"events": {"items": {"$ref": "#/$defs/Event"}}, "calendar_id": {}}}
+    event = {"title": "Event", "properties": {"id": {"type": "string"}}}
+    calendars = named("delete_calendar", "calendar_id")  # so the ids of calendars belong to another thing
+
+    def supplies(returns: dict[str, object]) -> bool:
+        needs = needs_of(named("delete_event", "event_id"), calendars, named("find_events", returns=returns))
+        return needs.get("s/delete_event") == [["s/find_events"]]
+
+    assert supplies({**holding, "$defs": {"Event": event}})
+    assert not supplies({**holding, "$defs": {"Event": {"properties": {"title": {"type": "string"}}}}})
+    assert supplies(holding), "what the reference names may be anything"
+
+
+def test_the_arguments_may_be_in_one_that_wraps_them() -> None:
+    inner = {"properties": {"note_id": {"type": "string"}, "text": {"type": "string"}}, "required": ["note_id"]}
+    wrapped = {"properties": {"args": {"$ref": "#/$defs/Note"}}, "required": ["args"], "$defs": {"Note": inner}}
+    needs = needs_of(tool("update_note", parameters=wrapped), named("search_notes"))
+    assert needs == {"s/update_note": [["s/search_notes"]]}
+
+
 def test_names_alone_bring_something_for_the_first_matches_of_a_step_only() -> None:
     tools = [*(named(f"update_{noun}", f"{noun}_id") for noun in ("dog", "cat", "cow", "hen")), named("list_hens")]
     order = ["update_dog", "update_cat", "update_cow", "update_hen"]

@@ -18,7 +18,7 @@ from toolscout.types import Tool
 
 __all__ = ["Dependencies", "Need", "add_declared", "find_dependencies"]
 
-DEPENDENCIES_FORMAT: Final = "dependencies/3"  # raise it whenever the result for an unchanged catalogue changes
+DEPENDENCIES_FORMAT: Final = "dependencies/4"  # raise it whenever the result for an unchanged catalogue changes
 
 NeedOrigin = Literal["declared", "inferred", "named", "learned"]
 

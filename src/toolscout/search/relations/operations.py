@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from toolscout.encoders import split_identifiers
 from toolscout.indexes.words import tokenize
-from toolscout.types import Tool, gather_properties
+from toolscout.types import Tool, follow_reference, gather_properties
 from toolscout.vocabulary import list_words, read_pairs
 
 __all__ = ["Operation", "Suppliers", "Want", "read_operation"]
@@ -38,7 +38,9 @@ def _stem_words(text: str) -> list[str]:
 
 
 _PATH_VARIABLE: Final = re.compile(r"\{([^{}/]+)\}")
-_ID_SUFFIX: Final = re.compile(r"(?:(?:^|[_.-])(?:id|uuid|guid|uri|urn)s?|(?<=[a-z])(?:Id|ID|Uuid|UUID|Uri|URI)s?)$")
+_ID_SUFFIX: Final = re.compile(
+    r"(?:(?:^|[_.-])(?:id|gid|uid|uuid|guid|uri|urn)s?|(?<=[a-z])(?:Id|ID|Gid|GID|Uid|UID|Uuid|UUID|Uri|URI)s?)$"
+)
 _NUMBER_SUFFIX: Final = re.compile(r"(?:[_-]number|(?<=[a-z])Number)$")
 _SAYS_ID: Final = re.compile(r"\b(?:[Ii]d|ID|[Ii]dentifier|uuid|UUID)s?\b")
 _NAME_WORD: Final = re.compile(r"[^\W_]+")
@@ -210,7 +212,7 @@ def _find_named_wants(tool: Tool, head: str) -> Iterator[Want]:
 
     `head` is what the name of the tool is about. The argument `id` of `delete_todo` is the id of a todo.
     """
-    properties, required = gather_properties(tool.parameters)
+    properties, required = _gather_arguments(tool.parameters)
     for name in required:
         field = properties.get(name)
         if not isinstance(field, Mapping) or field.get("enum"):
@@ -220,6 +222,18 @@ def _find_named_wants(tool: Tool, head: str) -> Iterator[Want]:
         noun = _find_noun(name) or head
         if is_id and noun and noun not in _PERSON_NOUNS:  # a person is the caller, or is named in the request
             yield Want(name, noun, None)
+
+
+def _gather_arguments(schema: Mapping[str, object] | None) -> tuple[dict[str, object], list[str]]:
+    """Return the properties of the arguments and the required names.
+
+    A single required argument that is an object, as in `update_note(args: NoteUpdate)`, only wraps the arguments.
+    """
+    properties, required = gather_properties(schema)
+    if len(properties) == len(required) == 1:
+        inner = gather_properties(properties.get(required[0]), schema)
+        return inner if inner[0] else (properties, required)
+    return properties, required
 
 
 # --- what an operation needs ------------------------------------------------------------------------------------------
@@ -300,6 +314,8 @@ def _read_result(schema: object) -> _Result:
         node, around = waiting.popleft()  # the outer parts are read first
         if not isinstance(node, Mapping):
             continue
+        if "$ref" in node:
+            node = follow_reference(node, schema) or {"type": "object"}  # what leads nowhere may be anything
         around = around or _read_title(node)
         has_properties = has_properties or isinstance(node.get("properties"), Mapping)
         id_holders = list(_list_id_holders(node, around))
