@@ -1,6 +1,6 @@
 """Installs published MCP servers from PyPI and npm, and writes an mcpServers file of them.
 
-    python benchmarks/servers.py --folder DIR [--only NAME,NAME]
+    python benchmarks/servers.py --folder DIR [--only NAME,NAME] [--suite extensions.toml]
 
 `suites/servers.toml` names them, with exact versions. Each has a folder of its own below DIR, so none shares a
 dependency with another or with toolscout. A server that is installed already is left alone. `DIR/servers.json` is the
@@ -28,12 +28,14 @@ INSTALL_SECONDS: Final = 600
 Entry = dict[str, object]
 
 
-def load_servers(only: Sequence[str] = (), *, everyday: bool = False) -> dict[str, dict[str, object]]:
+def load_servers(
+    only: Sequence[str] = (), *, everyday: bool = False, suite: Path = SUITE
+) -> dict[str, dict[str, object]]:
     """Load the table of servers, or the named ones of it. `everyday`: if none is named, only the everyday ones."""
-    servers = tomllib.loads(SUITE.read_text())
+    servers = tomllib.loads(suite.read_text())
     unknown = sorted(set(only) - servers.keys())
     if unknown:
-        raise SystemExit(f"{SUITE.name} has no {', '.join(unknown)}")
+        raise SystemExit(f"{suite.name} has no {', '.join(unknown)}")
     if only:
         return {name: servers[name] for name in servers if name in only}
     return {name: server for name, server in servers.items() if not everyday or server.get("everyday", True)}
@@ -76,9 +78,9 @@ def build_entry(server: dict[str, object], programs: Path, folder: Path) -> Entr
     return {"command": str(programs / words[0]), "args": words[1:], "env": values, "cwd": str(folder)}
 
 
-def install_all(folder: Path, only: Sequence[str] = ()) -> Path:
+def install_all(folder: Path, only: Sequence[str] = (), suite: Path = SUITE) -> Path:
     """Install servers, and write `servers.json` with those that could be installed. Returns its path."""
-    servers = load_servers(only, everyday=True)
+    servers = load_servers(only, everyday=True, suite=suite)
     entries: dict[str, Entry] = {}
     for number, (name, server) in enumerate(servers.items(), 1):
         print(f"{number} of {len(servers)}: {name}", file=sys.stderr)  # noqa: T201
@@ -99,5 +101,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--folder", type=Path, required=True, help="where the servers are installed")
     parser.add_argument("--only", default="", help="names, with commas between them")
+    parser.add_argument("--suite", default=SUITE.name, help="the table in suites/ that names the servers")
     arguments = parser.parse_args()
-    print(install_all(arguments.folder.resolve(), [name for name in arguments.only.split(",") if name]))  # noqa: T201
+    names = [name for name in arguments.only.split(",") if name]
+    print(install_all(arguments.folder.resolve(), names, SUITE.parent / arguments.suite))  # noqa: T201

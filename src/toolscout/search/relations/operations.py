@@ -330,14 +330,14 @@ def _read_result(schema: object) -> _Result:
     return _Result(frozenset(filter(None, nouns)), frozenset(holders) if is_read else None)
 
 
-def _read_title(node: Mapping[object, object]) -> tuple[str, ...]:
+def _read_title(node: Mapping[Any, Any]) -> tuple[str, ...]:
     """Return the noun of a schema's title, or nothing if it has no title."""
     title = node.get("title")
     noun = _find_noun(title) if isinstance(title, str) else ""
     return (noun,) if noun else ()
 
 
-def _list_id_holders(node: Mapping[object, object], around: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _list_id_holders(node: Mapping[Any, Any], around: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Yield for each id among the properties of a schema the nouns around it: `around` for `id`, one for `order_id`."""
     for name in _get_properties(node):
         if name in _ID_PROPERTIES:
@@ -346,9 +346,7 @@ def _list_id_holders(node: Mapping[object, object], around: tuple[str, ...]) -> 
             yield (_find_noun(str(name)),)
 
 
-def _list_inner_schemas(
-    node: Mapping[object, object], around: tuple[str, ...]
-) -> Iterator[tuple[object, tuple[str, ...]]]:
+def _list_inner_schemas(node: Mapping[Any, Any], around: tuple[str, ...]) -> Iterator[tuple[object, tuple[str, ...]]]:
     """Yield the schemas inside a schema, each with the nouns around it. The last noun is the name of its property.
 
     A property such as `data` or `items` only wraps others, and adds no noun.
