@@ -12,6 +12,7 @@ from toolscout.trust.redaction import redact
 VALUE = "hunter2xQ9"
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9" * 2
 HEX = "8a45b8c830eb95383312d8e546c5c6d6" * 2
+UUID = "17d91250-fcac-d5aa-d82a-24bd2e909b24"
 
 NAMED = (
     *("password    =    {}", "password -> {}", "Password: `{}`", "**Password:** {}", "password: “{}”", "mdp : « {} »"),
@@ -44,6 +45,8 @@ SPOKEN = (
 SHAPED = (
     *(f"private key 0x{HEX}", f"api key {HEX}", "4111.1111.1111.1111", "4111_1111_1111_1111", "378282246310005"),
     *(TOKEN[:20] + "\u200b" + TOKEN[20:], f'"{TOKEN[:20]}" + "{TOKEN[20:]}"', quote(TOKEN), html.escape(TOKEN)),
+    *(f"postmark server token {UUID}", f"snyk api key {UUID}", f"mixpanel secret {HEX[:32]}", f"amzn.mws.{UUID}"),
+    "scaleway SCWBIP6ZI0ORY8ASAI0H",
     *("".join(f"\\x{ord(letter):02x}" for letter in TOKEN), "".join(f"\\u{{{ord(letter):x}}}" for letter in TOKEN)),
     *("".join(f"&#{ord(letter)};" for letter in TOKEN), "".join(chr(ord(letter) + 0xFEE0) for letter in TOKEN)),
 )
@@ -54,6 +57,8 @@ PLAIN = (
     "what does identified by mean",
     "<token> is a placeholder",
     "key words of lesson 12",
+    f"show run {UUID} of the pipeline",
+    "the secret 17d91250 door",
     "the parole hearing is on 12 March",
     "version 4.11.2 of api key rotation",
     "map input -> output: fast",

@@ -80,6 +80,7 @@ _NO_WORD: Final = r"(?![:=：＝*])(?=\S{6})(?=[^\s\d]{0,60}\d)(?=\S{0,60}(?:\d[
 _PROSE: Final = r"(?!(?<=:\s)[a-z]+[ ]+[a-z])"  # several words after a colon are a sentence
 _BARE: Final = rf"[^\s\"'`,;&<>{{}}()\[\]]{{{MIN_NAMED_CHARS},}}"
 _QUOTED_VALUE: Final = rf"\"(?:[^\"\\\n]|\\.){{{MIN_NAMED_CHARS},400}}\"|'(?:[^'\\\n]|\\.){{{MIN_NAMED_CHARS},400}}'"
+_UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
 _NAMED_VALUE: Final = re.compile(
     rf"""
     (?P<key>
@@ -87,7 +88,7 @@ _NAMED_VALUE: Final = re.compile(
         | (?i:{_KEYS}{_ENDING}{_SIGN}(?:(?:bearer|basic|token|apikey|digest)\s+)?(?:token=)?){_PROSE}
         | (?i:<[\w:.-]{{0,40}}(?:{_PASSWORDS}|{_KEYS}){_ENDING}>)
         | (?i:{_PASSWORDS}{_ENDING}[\"']\s{{1,3}}value\s?=\s?)
-        | (?i:{_KEYS}\s(?=(?:0x)?[0-9a-f]{{32}}))
+        | (?i:(?:{_KEYS}|\bsecret)\s(?=(?:0x)?[0-9a-f]{{32}}|{_UUID}))
         | (?i:\bidentified\sby\s(?=["'])|\b(?:mysql\w*|mariadb)\s[^\n]{{0,80}}?(?<!\S)-p(?=\S)|\bsshpass\s-p[ ]?)
         | (?i:[?&](?:key|sig|auth|jwt|pw)=)
         | (?<![A-Za-z0-9])[A-Z][A-Z0-9_]{{0,64}}_(?:KEY|PAT|AUTH|SALT|DSN|CREDS?)\s?=\s?
