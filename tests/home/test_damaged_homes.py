@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import random
 import shutil
 import sqlite3
@@ -22,6 +24,7 @@ from toolscout.learn.fit import fit
 from toolscout.scout import Scout
 from toolscout.sources import Reading
 from toolscout.sources.parsing import load_document
+from toolscout.trust import private_files
 from toolscout.types import Tool
 
 pytestmark = pytest.mark.folder_only("files of a folder")
@@ -132,6 +135,28 @@ def test_tools_of_a_lost_server_that_is_reached_later_wait_for_approval(home: Pa
         assert "remote" in {source.name for source in scout.store.sources()}
         scout.store.put_source(REMOTE, "remote", kind="mcp", tools=make_remote_tools())
         assert len(scout.store.waiting()) == 4
+
+
+def test_a_pipe_in_the_place_of_a_snapshot_does_not_hold_a_search(home: Path) -> None:
+    for file in list((home / "snapshots").rglob("*.arrays")):
+        file.unlink()
+        os.mkfifo(file)
+    assert "slang/files/copy" in say(home, "search", QUERY)
+
+
+def test_a_full_disk_ends_in_a_sentence_and_leaves_no_part_of_a_file(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text('default = "g"\n[[caller]]\nname = "g"\nallow = ["**"]\n')
+
+    def fill_disk(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(private_files.os, "fsync", fill_disk)
+    said = say(home, "policy", str(policy))
+    assert said.startswith("exit 1") and "policy.toml cannot be written: No space left on device" in said
+    assert not list(home.glob(".*.partial")) and not (home / "policy.toml").exists()
 
 
 def test_a_repair_counts_what_is_gone_and_names_a_file_once(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Exit codes: 0 success; 1 an error that the user can fix; 2 wrong usage; 3 partia
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from collections.abc import Mapping
@@ -89,6 +90,7 @@ LAB_COMMANDS: Final[Mapping[str, Command]] = {
     "downstream": ("lab:lab.downstream", "Measure how often an agent succeeds with the tools that it is given."),
     "elo": ("lab:lab.elo", "Rate recipes by the answers that an agent gives with their tools."),
 }
+_DISK_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, or the user's share of it
 _LAB: Final = "lab"
 _LAB_HELP: Final = "Research: measure, compare and tune recipes on datasets."
 COMMANDS: Final[Mapping[str, Command]] = {
@@ -325,6 +327,14 @@ def main(arguments: list[str] | None = None) -> Any:
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stderr.close()  # or Python would complain about the pipe at exit
         code = 0
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS:
+            raise
+        from toolscout.cli.output import print_failure
+
+        failure = f"{error.filename or 'a file'} cannot be written: {error.strerror}"
+        print_failure(f"{failure}. Make room on the disk, then repeat the command.")
+        code = 1
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -9,13 +9,14 @@ import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from toolscout.errors import StoreError
 
 __all__ = [
     "list_exposed",
     "make_private_folder",
+    "open_plain_file",
     "open_private",
     "protect_tree",
     "read_plain_file",
@@ -148,18 +149,30 @@ def _walk_inner_first(folder: Path) -> Iterator[Path]:
     yield folder
 
 
+def open_plain_file(path: Path) -> BinaryIO:
+    """Open a file for reading. A pipe is refused, because the reader would wait for ever.
+
+    Raises:
+        OSError: if there is no file, or it is no plain file.
+    """
+    # Without O_NONBLOCK, opening a pipe would wait for a writer. Some systems lack O_NONBLOCK or O_BINARY.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    stream = os.fdopen(os.open(path, flags), "rb")
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise OSError(errno.EINVAL, "expected a plain file", str(path))
+    return stream
+
+
 def read_plain_file(path: Path, max_bytes: int = MAX_READ_BYTES) -> bytes:
-    """Read a file of at most `max_bytes` bytes. A pipe is refused, because the reader would wait for ever.
+    """Read a file of at most `max_bytes` bytes.
 
     Raises:
         OSError: if there is no file, it is no plain file, or it is larger.
     """
-    # Without O_NONBLOCK, opening a pipe would wait for a writer. Some systems lack O_NONBLOCK or O_BINARY.
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    with open(os.open(path, flags), "rb") as stream:
-        status = os.fstat(stream.fileno())
-        if not stat.S_ISREG(status.st_mode) or status.st_size > max_bytes:
-            raise OSError(errno.EINVAL, f"expected a plain file of at most {max_bytes:,} bytes", str(path))
+    with open_plain_file(path) as stream:
+        if os.fstat(stream.fileno()).st_size > max_bytes:
+            raise OSError(errno.EINVAL, f"expected a file of at most {max_bytes:,} bytes", str(path))
         return stream.read(max_bytes)
 
 
@@ -167,9 +180,13 @@ def replace_file(path: Path, content: bytes) -> None:
     """Replace or create a private file atomically. The new content survives a loss of power."""
     # The name belongs to this thread, so two writers of one file do not mix their contents.
     partial = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.partial")
-    with open(open_private(partial, os.O_WRONLY | os.O_TRUNC), "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(path)
+    try:
+        with open(open_private(partial, os.O_WRONLY | os.O_TRUNC), "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(path)
+    except OSError as error:  # the disk may be full
+        partial.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
     sync_folder(path.parent)

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from toolscout.arrays import Array, Arrays
 from toolscout.errors import StoreError
+from toolscout.trust.private_files import open_plain_file
 
 __all__ = ["Arrays", "RowFile", "check_file", "open_arrays", "write_arrays"]
 
@@ -181,7 +182,7 @@ def _read_header(path: Path) -> tuple[dict[str, _Entry], _Metadata, int]:
     Raises:
         OSError, ValueError, msgspec.MsgspecError: if the file cannot be read or is damaged.
     """
-    with path.open("rb") as file:
+    with open_plain_file(path) as file:
         _disable_readahead(file.fileno())
         size = int.from_bytes(file.read(8), "little")  # of the header
         if size > MAX_HEADER_BYTES:
