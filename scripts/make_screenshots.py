@@ -32,8 +32,8 @@ LEARNED = {
     "journal": ("#/journal", "#events tbody tr"),
     "models": ("#/models", "#comparison circle.bar"),
 }
-PHONE = {
-    "phone-home": ("#/home", "#examples a"),
+PHONE_LEARNED = {"phone-home": ("#/home", "#examples a")}
+PHONE_TOOLS = {
     "phone-search": (f"#/search?q={QUERY.replace(' ', '+')}&k=4", "ol.hits li"),
 }
 PROGRAM = [sys.executable, "-m", "toolscout"]
@@ -116,9 +116,10 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         with service(many, "--results", str(ROOT / "benchmarks" / "results")) as place:
             shoot(browser, place, TOOLS)
+            shoot(browser, place, PHONE_TOOLS, 390)
         with service(taught) as place:
             shoot(browser, place, LEARNED)
-            shoot(browser, place, PHONE, 390)
+            shoot(browser, place, PHONE_LEARNED, 390)
         browser.close()
 
 

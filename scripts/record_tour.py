@@ -37,7 +37,7 @@ VIEWS: Final = (
     ("#/catalogue", "#tools button"),
     ("#/journal", "#events tbody tr"),
 )
-SIZE: Final = {"width": 1000, "height": 640}
+SIZE: Final = {"width": 1120, "height": 720}
 COLOURS: Final = 64
 PROGRAM: Final = str(Path(sys.executable).with_name("toolscout"))  # the gateway prints its own path
 
@@ -47,7 +47,8 @@ def record_terminal(folder: Path) -> str:
     frames = []
     for command in COMMANDS:
         words = [sys.executable, "-m", *shlex.split(command)]
-        frames.append(f"\x1b[1m$ {command}\x1b[0m\n\n{record_output(words, folder).replace(PROGRAM, 'toolscout')}")
+        output = record_output(words, folder).replace(PROGRAM, "toolscout").replace(str(folder), "~")
+        frames.append(f"\x1b[1m$ {command}\x1b[0m\n\n{output}")
     pause, share = SECONDS // len(frames), 100 / len(frames)
     style = "".join(
         f".frame{number}{{animation:show {SECONDS}s step-end infinite;animation-delay:{number * pause}s;opacity:0}}"
@@ -103,7 +104,7 @@ def main() -> None:
         }
         text = record_terminal(folder)
         if not options.page:
-            (IMAGES / "tour.svg").write_text(text.replace(str(folder), "~"), encoding="utf-8")
+            (IMAGES / "tour.svg").write_text(text, encoding="utf-8")
         if not options.terminal:
             record_page(str(folder / "home"))
 

@@ -17,7 +17,7 @@ const percent = (value) => `${number(100 * value, 1)} %`;
 export async function open(place, parameters, me) {
   const sections = [drawFindability(place, parameters)];
   if (me.manages) sections.unshift(drawSelftest(place));
-  place.append(h("p", { class: "quiet" }, "Queries are made from the names and descriptions of your tools. The figures compare; they do not say how well people are served. Nothing is journaled."),
+  place.append(h("p", { class: "quiet" }, "Queries are made from the names and descriptions of your tools. Use the figures to compare recipes and runs. They do not show how well real requests are answered. These searches are not in the journal."),
     ...sections.map((section) => section.element));
   const drift = drawDrift(place);
   place.append(drift.element);
