@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
+import functools
 import hashlib
 import itertools
 import math
@@ -120,17 +122,15 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
             if getattr(self, name) == ():
                 msgspec.structs.force_setattr(self, name, ())
 
-    @property
+    @functools.cached_property
     def source(self) -> str:
         """Name of the source: the id up to the first slash."""
         return self.id.partition("/")[0]
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """Tagged hash of the definition's canonical JSON; it changes with any part of the definition."""
-        if "_fingerprint" not in self.__dict__:
-            self.__dict__["_fingerprint"] = digest("tool/1", self)
-        return str(self.__dict__["_fingerprint"])
+        return digest("tool/1", self)
 
     @property
     def is_for_model(self) -> bool:
@@ -361,9 +361,13 @@ def clean(value: Any, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return _clean_text(value)
+        return str(value) if value.isascii() else _SURROGATES.sub("\ufffd", str(value))  # of a subclass too
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return int(value)
     if isinstance(value, (int, float)):
-        return _clean_number(value)
+        with contextlib.suppress(OverflowError):  # of an integer that no float can be
+            return float(value) if math.isfinite(value) else None
+        return None
     if depth >= MAX_JSON_DEPTH:
         raise BadEntry(f"expected at most {MAX_JSON_DEPTH} levels of nesting, found more: flatten the entry")
     if isinstance(value, msgspec.Struct):
@@ -375,22 +379,6 @@ def clean(value: Any, depth: int = 0) -> Any:
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
     raise BadEntry(f"expected JSON values, found a {type(value).__name__}: leave it out or write it as text")
-
-
-def _clean_text(value: str) -> str:
-    """Return a text as plain `str`, not of a subclass, without lone surrogates."""
-    return str(value) if value.isascii() else _SURROGATES.sub("\ufffd", str(value))
-
-
-def _clean_number(value: int | float) -> int | float | None:
-    """Return a number that JSON and SQLite can store; None: infinite, or not a number."""
-    if isinstance(value, int) and -(2**63) <= value < 2**63:
-        return int(value)
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def canonical_json(value: object) -> bytes:

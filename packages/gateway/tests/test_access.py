@@ -45,7 +45,7 @@ class Reached(Gateway):
     async def ask(self, rules: Rules, name: str, **arguments: Any) -> tuple[dict[str, Any], str]:
         scope = {CALLER: Caller("somebody", rules)}
         session = SimpleNamespace(report_progress=None, protocol_version="2025-11-25", client_capabilities=None)
-        context: Any = SimpleNamespace(request=SimpleNamespace(scope=scope), session=session)
+        context: Any = SimpleNamespace(request=SimpleNamespace(scope=scope), session=session, meta=None)
         result = await self.tools.call_tool(context, CallToolRequestParams(name=name, arguments=arguments))
         return result.structured_content or {}, result.model_dump_json()
 

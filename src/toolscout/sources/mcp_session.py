@@ -103,6 +103,7 @@ class McpConnection:
     Attributes:
         client: the SDK's client, for calls.
         about: name and version as the server gives them.
+        messages: counts the messages, and knows whether the other end has closed the connection.
         list_fault: why the last list of tools may not be complete. Empty: it is.
         skills: the skills that are listed behind the tools. None: the next list reads them.
         is_modern: whether the session has a protocol version without a handshake, in which every request declares what
@@ -111,7 +112,7 @@ class McpConnection:
 
     def __init__(self, client: Client, watch: _Watch) -> None:
         self.client = client
-        self.is_modern = watch.messages.is_modern
+        self.messages, self.is_modern = watch.messages, watch.messages.is_modern
         self.list_fault = ""
         self.skills: list[ListedSkill] | None = None
         self._watch = watch
@@ -128,11 +129,6 @@ class McpConnection:
     def was_refused(self) -> bool:
         """Whether the server's last answer was 401 or 403: it wants somebody to sign in, or further rights."""
         return self._watch.status in (401, 403)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the other end has closed the connection, even if nothing was sent since."""
-        return self._watch.messages.is_closed
 
     def listen(
         self,

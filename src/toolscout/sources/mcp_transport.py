@@ -299,25 +299,18 @@ class MessageFilter:
         return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=reply))
 
 
-def _leave_nulls_out(value: dict[str, Any]) -> dict[str, Any]:
-    """Return a result without its null fields, at every level. Other clients read null as absent.
+def _leave_nulls_out(value: Any) -> Any:
+    """Return a result without the null fields of all objects in it. Other clients read null as absent.
 
-    `structuredContent` and `_meta` stay as they are.
+    Nulls in lists stay, and `structuredContent` and `_meta` as they are.
     """
-    return {
-        key: inner if key in NULLABLE_KEYS else _leave_inner_nulls_out(inner)
-        for key, inner in value.items()
-        if inner is not None
-    }
-
-
-def _leave_inner_nulls_out(value: Any) -> Any:
-    """Return a value of a result without the null fields of objects in it. Nulls in lists stay."""
     if isinstance(value, dict):
-        return _leave_nulls_out(value)
-    if isinstance(value, list):
-        return [_leave_inner_nulls_out(item) for item in value]
-    return value
+        return {
+            key: inner if key in NULLABLE_KEYS else _leave_nulls_out(inner)
+            for key, inner in value.items()
+            if inner is not None
+        }
+    return [_leave_nulls_out(item) for item in value] if isinstance(value, list) else value
 
 
 def _recover_reply(error: Exception) -> tuple[int | str, Any] | None:
@@ -417,7 +410,9 @@ class _FilteredReader(_Stream):
         import anyio
 
         try:
-            return await self._messages.repair(await self._stream.receive())
+            item = await self._stream.receive()
+            self.last_context = getattr(self._stream, "last_context", None)  # of the sender, which the SDK asks for
+            return await self._messages.repair(item)
         except anyio.EndOfStream:
             self._messages.is_closed = True
             raise StopAsyncIteration from None
@@ -480,7 +475,7 @@ async def open_stdio(
                 with anyio.CancelScope(shield=True):
                     await reading.aclose()
                     with anyio.move_on_after(FLUSH_S):
-                        await writing.flush()
+                        await writing.send(None)
                     await _stop(process)
                     await anyio.lowlevel.checkpoint()
                 group.cancel_scope.cancel()
@@ -557,14 +552,16 @@ class _ProcessWriter:
         self._send_lock = anyio.Lock(fast_acquire=True)
 
     async def send(self, item: Any) -> None:
-        """Send a message. While the process reads nothing, one message waits in memory, and other senders wait here."""
-        text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-        await self.flush(text.encode("utf-8", "replace") + b"\n")
+        """Wait until the process has read what was sent before, and send a message. None: only wait.
 
-    async def flush(self, data: bytes = b"") -> None:
-        """Wait until the process has read what was sent, and send data."""
+        While the process reads nothing, one message waits in memory, and other senders wait here.
+        """
         import anyio
 
+        data = b""
+        if item is not None:
+            text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+            data = text.encode("utf-8", "replace") + b"\n"
         try:
             async with self._send_lock:
                 await self._stdin.send(b"")  # returns when the pipe has taken what was sent before

@@ -199,7 +199,7 @@ class Caller:
     is_anonymous: bool = False
     withheld: Withheld = ()
 
-    @property
+    @functools.cached_property
     def person(self) -> str:
         """Under what the sign-ins at servers are stored: the name, and after a newline the token's subject if any.
 

@@ -333,28 +333,32 @@ _SECRET_VARIABLE: Final = re.compile(
 
 
 class Cover:
-    """Replaces known credentials in texts and JSON values."""
+    """Replaces known credentials in texts and JSON values.
+
+    Attributes:
+        forms: the spellings that are replaced, the longest first: it may contain others. Empty: there is no credential.
+    """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         """Cover these credentials, except those of fewer than 8 characters, which may be ordinary words."""
         forms = {form for value in values for form in _encode_forms(value)}
-        self._forms = sorted(forms, key=lambda form: (-len(form), form))  # the longest first: it may contain others
+        self.forms = sorted(forms, key=lambda form: (-len(form), form))
 
     def __bool__(self) -> bool:
-        return bool(self._forms)
+        return bool(self.forms)
 
     @property
     def max_chars(self) -> int:
         """The length of the longest form of a credential; 0 if there is none."""
-        return len(self._forms[0]) if self._forms else 0
+        return len(self.forms[0]) if self.forms else 0
 
     def finds(self, text: str) -> bool:
         """Return whether a text contains a credential."""
-        return any(form in text for form in self._forms)
+        return any(form in text for form in self.forms)
 
     def text(self, text: str) -> str:
         """Replace every credential in a text with a placeholder."""
-        for form in self._forms:
+        for form in self.forms:
             if form in text:
                 text = text.replace(form, CREDENTIAL_PLACEHOLDER)
         return text

@@ -46,11 +46,16 @@ class _Snapshot(NamedTuple):
 
 
 class Lookup:
-    """The catalogue as callers see it, by the ids of its tools."""
+    """The catalogue as callers see it, by the ids of its tools.
+
+    Attributes:
+        known_ids: all ids of the catalogue that was loaded last. They are there while a database does not answer.
+    """
 
     def __init__(self, scout: Scout, collect_notes: Callable[[Caller], list[str]]) -> None:
         """Look tools up in a catalogue. `collect_notes`: notes for a caller on servers that start or fail."""
         self.scout, self.collect_notes = scout, collect_notes
+        self.known_ids: frozenset[str] = frozenset()
         self._snapshot: _Snapshot | None = None  # what was loaded last
         self._tools: dict[str, Tool] = {}  # that were looked up last, by id
         self._tools_generation = -1  # of the catalogue that they are from; -1: of none
@@ -63,6 +68,7 @@ class Lookup:
             if snapshot is None or snapshot.catalogue.generation != self.scout.store.generation():
                 catalogue = self.scout.store.catalogue()
                 snapshot = self._snapshot = _Snapshot(catalogue, frozenset(catalogue.ids))
+                self.known_ids = snapshot.ids
             return snapshot
 
     def is_mixed(self, visible: Callable[[Tool], bool] | None, runnable: Callable[[Tool], bool]) -> bool:
@@ -71,10 +77,6 @@ class Lookup:
         tools, runnable_tools = catalogue.mask(OfKind("tool", visible)), catalogue.mask(OfKind("tool", runnable))
         assert tools is not None and runnable_tools is not None  # there is a mask for each predicate
         return 0 < int(runnable_tools.sum()) < int(tools.sum())
-
-    def was_listed(self, id: str) -> bool:
-        """Return whether an id was in the catalogue when it was loaded last. Works while a database does not answer."""
-        return self._snapshot is not None and id in self._snapshot.ids
 
     def find_tools(self, caller: Caller, ids: Iterable[str]) -> tuple[dict[str, Tool], dict[str, str]]:
         """Return the visible tools, and for every other id a sentence that does not reveal whether it exists."""

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolscout.errors import ToolscoutError, Unavailable
 from toolscout.trust.screening import sanitise
-from toolscout.types import Tool
 from toolscout_gateway import text as show
 from toolscout_gateway.results import HANDLE
 from toolscout_gateway.sandbox.runner import AnswerRoom, Outcome, ProgramLimits, Worker, find_isolation
 from toolscout_gateway.sessions.exchange import Exchange
-from toolscout_gateway.text import format_stub, reads_only
+from toolscout_gateway.text import format_stub
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, ErrorData, InputRequiredResult
@@ -48,8 +47,9 @@ class ProgramExchange(Exchange):
 
     def __init__(self, outer: Exchange, *, may_write: bool) -> None:
         """Begin a call in the call `outer` of run_code. `may_write`: whether it may call any tool."""
-        self._outer, self._may_write = outer, may_write
+        self._outer = outer
         super().__init__(outer.caller, outer._first_context)
+        self.may_write = may_write
         self.resends_with_answers = False  # a program cannot be resumed in the middle, so its calls wait for answers
         self.wants_everything = True  # the program gets whole results; only what it prints goes to the agent
 
@@ -69,12 +69,6 @@ class ProgramExchange(Exchange):
         """Ask the user of the caller. The time limits of the call and of its program stand still meanwhile."""
         with self._pause_limit():
             return await self._outer.ask(params)
-
-    def explain_refusal(self, tool: Tool) -> str:
-        """Explain why a program may not call a tool. Empty if it may."""
-        if self._may_write or reads_only(tool):
-            return ""
-        return "a program calls read-only tools only: use call_tool"
 
 
 class Turns:

@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -29,9 +29,9 @@ from toolscout_gateway.text import BYTES_PER_TOKEN, count_tokens
 from toolscout_gateway.threads import FairThreads
 
 if TYPE_CHECKING:
-    from mcp_types import CallToolRequestParams, CallToolResult
+    from mcp_types import CallToolResult
 
-__all__ = ["DETAIL", "HANDLE", "LEFT_OUT", "Results", "StoredPart", "StoredResult", "wants_everything"]
+__all__ = ["DETAIL", "HANDLE", "LEFT_OUT", "Results", "StoredPart", "StoredResult"]
 
 KEEP_RESULTS_S: Final = 86_400.0
 MAX_RESULTS_BYTES: Final = 4 * 2**30  # of all results in the home; the oldest are removed first
@@ -47,13 +47,6 @@ HANDLE: Final = "toolscout/result"  # key in `_meta` of a result that was cut
 LEFT_OUT: Final = "toolscout_left_out"  # key in structured content that was cut
 _log: Final = logging.getLogger("toolscout.gateway.results")
 _HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{16}")
-
-
-def wants_everything(params: CallToolRequestParams, arguments: Mapping[str, object]) -> bool:
-    """Return whether a call asks for its entire result: by `detail` of call_tool, or in `_meta` for a pinned tool."""
-    meta: Any = params.meta or {}
-    says_argument = params.name == "call_tool" and arguments.get("detail") == "full"
-    return says_argument or meta.get(DETAIL) == "full"
 
 
 class StoredPart(msgspec.Struct, frozen=True):

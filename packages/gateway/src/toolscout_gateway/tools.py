@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from toolscout.adapters.providers import MCP_CLIENT, translate
-from toolscout.errors import ToolscoutError
+from toolscout.errors import ToolscoutError, Unavailable
 from toolscout.home.access.profiles import profile_of
 from toolscout.home.access.telemetry import record_searches
 from toolscout.trust.policy import LOCAL, Caller
@@ -30,7 +30,7 @@ from toolscout_gateway.offers import show_page
 from toolscout_gateway.options import Options
 from toolscout_gateway.programs import Programs
 from toolscout_gateway.result_pages import read_result
-from toolscout_gateway.results import wants_everything
+from toolscout_gateway.results import DETAIL
 from toolscout_gateway.sessions.exchange import Exchange
 from toolscout_gateway.text import META_TOOL_RECORDS, make_result, refuse
 
@@ -173,7 +173,8 @@ class AgentTools:
         if name in self._meta_tools and not self._validators.accepts_at_once(META_TOOL_RECORDS[name], arguments):
             read = functools.partial(read_request, self._validators, name, arguments)
             arguments, exchange.notes, faults = await self._upstreams.host.run_in_thread(read)
-        exchange.wants_everything = wants_everything(params, arguments)
+        meta: Any = params.meta or {}
+        exchange.wants_everything = "full" in (name == "call_tool" and arguments.get("detail"), meta.get(DETAIL))
         queries = arguments.get("queries") if name == "search_tools" else None
         permissions, n_queries = self._permissions, len(queries) if isinstance(queries, list) else 1
         refusal = permissions.check_queries(queries) if queries else ""
@@ -184,16 +185,20 @@ class AgentTools:
             pinned = await self._upstreams.host.run_in_thread(self._find_pinned, caller)
             if tool := pinned.get(name):
                 name, arguments = tool.id, translate(tool, MCP_CLIENT).restore(arguments)
-            return await self._router.relay_call(exchange, name, arguments, None)
-        if faults:
+            arguments = {"id": name, "arguments": arguments}
+        elif faults:
             return refuse("; ".join(faults))
-        if name == "call_tool":
-            search_id = arguments.get("search_id")
-            return await self._router.relay_call(exchange, arguments["id"], arguments["arguments"], search_id)
+        elif name != "call_tool":
+            try:
+                return await self._answer(exchange, name, arguments)
+            except ToolscoutError as error:
+                return refuse(str(error))
+        id, search_id = arguments["id"], arguments.get("search_id")
+        work = functools.partial(self._router.answer_call, exchange, id, arguments["arguments"], search_id)
         try:
-            return await self._answer(exchange, name, arguments)
-        except ToolscoutError as error:
-            return refuse(str(error))
+            return await self._upstreams.host.relay.run(exchange, work)
+        except Unavailable as error:
+            return refuse(str(error), id=id)
 
     async def _answer(
         self, exchange: Exchange, name: str, arguments: dict[str, Any]

@@ -209,6 +209,10 @@ class Store(Database):
             self._listener.learn(generation)
         return generation
 
+    def generation_now(self) -> int | None:
+        """Return the generation of a catalogue in a folder. None: it is in a database, which takes too long to ask."""
+        return self.generation() if self.dialect.is_file else None
+
     @contextlib.contextmanager
     def writing(self, *, wait: bool = True) -> Iterator[Connection]:
         """Open a write transaction, as `Database.writing` does, and call `follower` if the generation changed.

@@ -114,8 +114,12 @@ class Database:
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
         """Open a read transaction: it sees one consistent state, even while others write. May be nested."""
-        with self._naming_damage(), self._engine.reading() as connection:
-            yield connection
+        try:
+            with self._engine.reading() as connection:
+                yield connection
+        except Exception as error:
+            self._name_damage(error)
+            raise
 
     @contextlib.contextmanager
     def writing(self, *, wait: bool = True) -> Iterator[Connection]:
@@ -124,32 +128,31 @@ class Database:
         Args:
             wait: whether to wait for another writer. Otherwise StoreError is raised at once.
         """
-        with self._naming_damage(), self._engine.writing(wait=wait) as connection:
-            yield connection
+        try:
+            with self._engine.writing(wait=wait) as connection:
+                yield connection
+        except Exception as error:
+            self._name_damage(error)
+            raise
 
-    @contextlib.contextmanager
-    def _naming_damage(self) -> Iterator[None]:
-        """Turn any unexpected error of the block into a StoreError, if `check` then finds this part damaged.
+    def _name_damage(self, error: Exception) -> None:
+        """Raise a StoreError in place of an unexpected error, if `check` finds this part damaged.
 
         SQLite has no checksums. So a flipped bit can appear as a number where a text should be, or as a text that is no
         JSON, and the error is raised wherever such a value is used.
         """
-        try:
-            yield
-        except UserError:
-            raise
-        except Exception as error:
-            if self.in_transaction:
-                raise  # the block is inside another one, which checks after the end of the transaction
-            findings = self.check()
-            if not findings:
-                raise
+        if isinstance(error, UserError) or self.in_transaction:
+            return  # in a transaction, the block around this one checks after its end
+        if findings := self.check():
             raise StoreError(f"{self.label} is damaged: {findings[0]}; run  toolscout doctor --repair") from error
 
     def ask(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of one statement that only reads. It needs no transaction to see one consistent state."""
-        with self._naming_damage():
+        try:
             return self._engine.ask(sql, parameters)
+        except Exception as error:
+            self._name_damage(error)
+            raise
 
     def session(self) -> AbstractContextManager[Connection]:
         """Give this thread one connection for several transactions, for temporary tables."""

@@ -49,6 +49,7 @@ DAMAGE_MESSAGES: Final = (
     *("no such table", "no such column", "has no column", "already exists", "malformed", "Could not decode"),
 )
 COMPANION_SUFFIXES: Final = ("-wal", "-shm")  # of the files that SQLite creates beside a database
+ENGINE_ERRORS: Final = (sqlite3.DatabaseError, UnicodeDecodeError)  # SQLite's message may quote damaged bytes
 _log: Final = logging.getLogger("toolscout.database")
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -235,15 +236,17 @@ class SqliteDatabase:
         """Turn errors of SQLite into a StoreError of one sentence, with the error as its cause."""
         try:
             yield
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # SQLite's message may quote damaged bytes
-            is_malformed = "malformed" in str(error) or "Could not decode" in str(error)
-            if is_malformed or not isinstance(error, sqlite3.OperationalError):
-                message = f"{self.path}: expected a healthy store, found: {error}; run  toolscout doctor --repair"
-            elif _is_unwritable(error):
-                message = f"{self.path} cannot be written: {error}. Free some space or check its permissions."
-            else:
-                message = f"{self.path}: expected to read and write the store, found: {error}"
-            raise StoreError(message) from error
+        except ENGINE_ERRORS as error:
+            raise self._explain(error) from error
+
+    def _explain(self, error: Exception) -> StoreError:
+        """Return the StoreError that says in one sentence what an error of SQLite means."""
+        is_malformed = "malformed" in str(error) or "Could not decode" in str(error)
+        if is_malformed or not isinstance(error, sqlite3.OperationalError):
+            return StoreError(f"{self.path}: expected a healthy store, found: {error}; run  toolscout doctor --repair")
+        if _is_unwritable(error):
+            return StoreError(f"{self.path} cannot be written: {error}. Free some space or check its permissions.")
+        return StoreError(f"{self.path}: expected to read and write the store, found: {error}")
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -326,15 +329,18 @@ class SqliteDatabase:
         """
         connection = self.connection
         timeouts = contextlib.nullcontext() if wait else _hurry(connection)
-        with self.errors(), self._local.busy, timeouts:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:  # SQLite may have rolled back by itself, for example on a full disk
-                    connection.execute("ROLLBACK")
-                raise
+        try:
+            with self._local.busy, timeouts:
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield connection
+                    connection.execute("COMMIT")
+                except BaseException:
+                    if connection.in_transaction:  # SQLite may have rolled back by itself, for example on a full disk
+                        connection.execute("ROLLBACK")
+                    raise
+        except ENGINE_ERRORS as error:
+            raise self._explain(error) from error
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -354,8 +360,11 @@ class SqliteDatabase:
     def ask(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of one statement that only reads. It needs no transaction to see one consistent state."""
         connection = self.connection
-        with self.errors(), self._local.busy:
-            return connection.execute(sql, parameters).fetchall()
+        try:
+            with self._local.busy:
+                return connection.execute(sql, parameters).fetchall()
+        except ENGINE_ERRORS as error:
+            raise self._explain(error) from error
 
     @contextlib.contextmanager
     def session(self) -> Iterator[sqlite3.Connection]:

@@ -376,7 +376,14 @@ class Journal(Database):
         """
         instant = at or now()
         rows = [
-            (new_id(), instant, event, caller, fields.get("search_id"), encode_fields(self._protect(event, fields)))
+            (
+                uuid.uuid4().hex,
+                instant,
+                event,
+                caller,
+                fields.get("search_id"),
+                encode_fields(self._protect(fields) if event == "search" else fields),
+            )
             for event, caller, fields in events
         ]
         if self._shared is not None:
@@ -399,11 +406,11 @@ class Journal(Database):
             self._shared.close()
         super().close()
 
-    def _protect(self, event: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields with the query as the setting asks: redacted, hashed, or left out."""
+    def _protect(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the fields of a search with the query as the setting asks: redacted, hashed, or left out."""
         query = fields.get("query")
-        if event != "search" or not isinstance(query, str):
-            return dict(fields)
+        if not isinstance(query, str):
+            return fields
         if self.queries == "none":
             protected = ""
         elif self.queries == "hash":

@@ -27,7 +27,7 @@ from toolscout_gateway.access.permissions import CREDENTIAL, Permissions
 from toolscout_gateway.access.sign_in import SIGN_IN_PATH, SIGN_IN_WAIT_S, Identity, SignIn, SignIns
 from toolscout_gateway.lookup import Lookup
 from toolscout_gateway.sessions.exchange import Exchange, ServerSession
-from toolscout_gateway.sessions.upstream import CallerSession, Upstream
+from toolscout_gateway.sessions.upstream import CallerSession, SessionLost, Upstream
 from toolscout_gateway.text import make_result
 
 if TYPE_CHECKING:
@@ -199,7 +199,10 @@ class Identities:
             chosen = exchange.upstream = await self.choose(upstream, exchange)
             try:
                 async with chosen.use():
-                    return await work()
+                    try:
+                        return await work()
+                    except SessionLost:  # the server has not worked on it: once more, in a new session
+                        return await work()
             except (MCPError, Unavailable):
                 if not self._wants_person(chosen):
                     raise

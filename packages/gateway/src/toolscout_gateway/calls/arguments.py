@@ -61,14 +61,16 @@ class Validator:
         is_quick: whether one step of it is quick.
         left: steps that the present validation may take.
         ends: when it ends, on the clock of `time.monotonic`.
+        compiled: the validator of jsonschema. None: there is no schema, or it is not usable.
+        lock: held during a validation.
     """
 
     def __init__(self, schema: dict[str, object] | None) -> None:
         encoded = _encode_json(schema)
         self.is_quick = len(encoded) <= MAX_QUICK_SCHEMA_CHARS and not any(word in encoded for word in SLOW_KEYWORDS)
         self.left, self.ends = 0, 0.0
-        self._lock = threading.Lock()
-        self._compiled = self._compile(schema) if schema else None
+        self.lock = threading.Lock()
+        self.compiled = self._compile(schema) if schema else None
 
     def find_errors(self, arguments: Mapping[str, Any], most: int) -> tuple[list[ValidationError], bool]:
         """Return the first `most` faults, and whether the validation came to its end.
@@ -76,31 +78,15 @@ class Validator:
         An invalid schema, or one that cannot be evaluated in a bounded number of steps, does not block the call.
         """
         errors: list[ValidationError] = []
-        if self._compiled is None:
+        if self.compiled is None:
             return errors, False
-        with self._lock:
+        with self.lock:
             self.left, self.ends = MAX_VALIDATION_STEPS, time.monotonic() + MAX_VALIDATION_S
             try:
-                errors.extend(itertools.islice(self._compiled.iter_errors(dict(arguments)), most))  # keeps what came
+                errors.extend(itertools.islice(self.compiled.iter_errors(dict(arguments)), most))  # keeps what came
             except Exception:  # an untrusted schema may raise anything
                 return errors, False
         return errors, True
-
-    def accepts_at_once(self, arguments: Mapping[str, Any]) -> bool:
-        """Return whether a validation of few steps finds no fault. False also means that it would take more."""
-        if not self.is_quick or not self._lock.acquire(blocking=False):  # a thread is at a longer validation
-            return False
-        try:
-            if len(msgspec.json.encode(arguments)) > MAX_QUICK_ARGUMENT_BYTES:
-                return False
-            if self._compiled is None:
-                return True
-            self.left, self.ends = MAX_QUICK_STEPS, time.monotonic() + MAX_VALIDATION_S
-            return next(iter(self._compiled.iter_errors(dict(arguments))), None) is None
-        except Exception:  # an untrusted schema may raise anything, and too many steps do
-            return False
-        finally:
-            self._lock.release()
 
     def _compile(self, schema: dict[str, Any]) -> Any:
         """Compile a schema without patterns, which could run for ever. None if it is not usable."""
@@ -208,7 +194,21 @@ class Validators:
         It needs no thread. Arguments that it does not accept are checked in one by `explain_faults`.
         """
         validator = self._validators.get(tool.fingerprint)
-        return validator is not None and validator.accepts_at_once(arguments)
+        if validator is None or not validator.is_quick:
+            return False
+        if not validator.lock.acquire(blocking=False):  # a thread is at a longer validation
+            return False
+        try:
+            if len(msgspec.json.encode(arguments)) > MAX_QUICK_ARGUMENT_BYTES:
+                return False
+            if validator.compiled is None:
+                return True
+            validator.left, validator.ends = MAX_QUICK_STEPS, time.monotonic() + MAX_VALIDATION_S
+            return next(iter(validator.compiled.iter_errors(dict(arguments))), None) is None
+        except Exception:  # an untrusted schema may raise anything, and too many steps do
+            return False
+        finally:
+            validator.lock.release()
 
     def explain_faults(self, tool: Tool, arguments: Mapping[str, object], *, must_end: bool = False) -> list[str]:
         """Explain the first five faults of the arguments, a sentence each. Empty if there are none.

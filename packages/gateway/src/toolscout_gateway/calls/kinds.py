@@ -21,7 +21,6 @@ from toolscout.trust.policy import Caller
 from toolscout.trust.redaction import Cover, find_environment_credentials
 from toolscout.types import Tool, clean
 from toolscout_gateway.calls import openapi
-from toolscout_gateway.sessions.relay import is_question
 from toolscout_gateway.sessions.upstreams import Upstreams
 from toolscout_gateway.text import clip
 
@@ -84,11 +83,9 @@ class Calls:
 
     def explain_refusal(self, caller: Caller, tool: Tool) -> str:
         """Explain why a caller cannot call a tool here. Empty if they can."""
-        if caller.may_call(tool):
-            return self._explain_kind(tool)
         if scope := caller.find_missing_scope(tool):
             return f"your token lacks the scope {scope!r}: ask your issuer for a token with it"
-        return "you may see this tool, but not call it"
+        return self._explain_kind(tool) if caller.sees(tool) else "you may see this tool, but not call it"
 
     def _explain_kind(self, tool: Tool) -> str:
         """Return why a tool cannot be called here, whoever calls it; empty if it can."""
@@ -114,11 +111,6 @@ class Calls:
         """Return the predicate for the visible tools that can be called here now."""
         return CanRun(frozenset(self.upstreams.servers), self.allow_python, visible)
 
-    def timeout_of(self, tool: Tool) -> float:
-        """Return the seconds that a call of the tool may take."""
-        upstream = self.upstreams.servers.get(tool.source)
-        return upstream.server.timeout if upstream is not None and upstream.server.timeout else self.timeout
-
     async def call(
         self,
         tool: Tool,
@@ -136,22 +128,23 @@ class Calls:
             MCPError: the tool's server answered with an error.
         """
         from mcp.shared.exceptions import MCPError
+        from mcp_types import InputRequiredResult
 
-        cover, upstream = self.find_cover(exchange), exchange.upstream
+        upstream = exchange.upstream
         try:
             with telemetry.record_call(tool.source, tool.id) as outcome:
                 result = await self._dispatch(tool, arguments, exchange, session)
-                is_answer = not is_question(result)
+                is_answer = not isinstance(result, InputRequiredResult)
                 outcome.ok = not is_answer or not result.is_error
         except MCPError as error:
             await self._look_into_error(error.message, exchange, session)
             raise
         except UserError as error:
-            raise type(error)(cover.text(str(error))) from None
+            raise type(error)(self.find_cover(exchange).text(str(error))) from None
         if not outcome.ok and upstream is not None:
             words = " ".join(part.text for part in result.content if part.type == "text")
             await self._look_into_error(words, exchange, session)
-        return cover_result(cover, result) if is_answer else result
+        return cover_result(self.find_cover(exchange), result) if is_answer else result
 
     async def _look_into_error(self, words: str, exchange: Exchange, session: McpConnection | None) -> None:
         """Read the list of a server again after an error, and restart one that cannot ask its user in this protocol.
@@ -175,7 +168,7 @@ class Calls:
             )
 
     def find_cover(self, exchange: Exchange) -> Cover:
-        """Return the cover for the credentials that this program sends with a call."""
+        """Return the cover for the credentials that this program has sent for a call, also those renewed in it."""
         upstream = exchange.upstream
         return upstream.credential_cover if upstream is not None else Cover(find_environment_credentials())
 
@@ -190,7 +183,8 @@ class Calls:
         import anyio
         from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult
 
-        seconds, upstream = self.timeout_of(tool), exchange.upstream
+        upstream = exchange.upstream
+        seconds = (upstream.server.timeout if upstream is not None else None) or self.timeout
         try:
             with anyio.fail_after(seconds) as exchange.limit:  # moved while a question waits for its answer
                 if tool.callable and "method" in tool.meta:  # the HTTP method of an operation
@@ -256,7 +250,7 @@ class Calls:
 
 def cover_result(cover: Cover, result: Result) -> Result:
     """Cover credentials in a result. Returns the same object if it holds none."""
-    if not cover or not cover.finds(result.model_dump_json(by_alias=True)):
+    if not cover.forms or not cover.finds(result.model_dump_json(by_alias=True)):
         return result
     return type(result).model_validate(cover.value(result.model_dump(mode="json", by_alias=True, exclude_unset=True)))
 

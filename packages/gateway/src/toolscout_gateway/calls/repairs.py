@@ -20,7 +20,6 @@ import msgspec
 from toolscout.errors import UserError, find_close
 from toolscout.types import Tool
 from toolscout_gateway.calls.arguments import Validators
-from toolscout_gateway.sessions.relay import is_question
 from toolscout_gateway.text import (
     MAX_IDS_PER_DESCRIPTION,
     MAX_QUERIES_PER_SEARCH,
@@ -181,9 +180,9 @@ def check_arguments(
 
 def add_notes(result: Any, notes: Sequence[str]) -> Any:
     """Add to a result what was read differently from what was sent. The tool's own parts stay as they are."""
-    from mcp_types import TextContent
+    from mcp_types import InputRequiredResult, TextContent
 
-    if not notes or is_question(result):
+    if not notes or isinstance(result, InputRequiredResult):
         return result
     note = TextContent(text=f"Note of the gateway: {'; '.join(notes)}.")
     return result.model_copy(update={"content": [*result.content, note]})

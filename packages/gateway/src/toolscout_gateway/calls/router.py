@@ -11,6 +11,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from mcp_types import InputRequiredResult
+
 from toolscout.errors import NotFound, StoreError, ToolscoutError, Unavailable, UserError
 from toolscout.home.access.profiles import profile_of
 from toolscout.sources.mcp import PAGE
@@ -24,12 +26,11 @@ from toolscout_gateway.calls.repairs import add_notes, check_arguments
 from toolscout_gateway.lookup import Lookup
 from toolscout_gateway.offers import Offers, show_page
 from toolscout_gateway.results import Results
-from toolscout_gateway.sessions.relay import ask_to_open, is_question
-from toolscout_gateway.sessions.upstream import call_again_once
-from toolscout_gateway.text import MAX_NOTED_ID_CHARS, clip, make_plain, quote_error, refuse
+from toolscout_gateway.sessions.relay import ask_to_open
+from toolscout_gateway.text import MAX_NOTED_ID_CHARS, clip, make_plain, quote_error, reads_only, refuse
 
 if TYPE_CHECKING:
-    from mcp_types import CallToolResult, InputRequiredResult
+    from mcp_types import CallToolResult
 
     from toolscout.sources.mcp import McpConnection
     from toolscout_gateway.sessions.exchange import Exchange, ServerSession
@@ -38,6 +39,7 @@ __all__ = ["Router"]
 
 CALLS_PER_CHECKPOINT: Final = 256  # after about so many writes SQLite moves its log into the file, which takes longer
 MAX_LOGGED_ID_CHARS: Final = 500
+LINKS: Final = ("resource", "resource_link")  # types of the parts of a result that the caller may read later
 
 
 class Router:
@@ -58,21 +60,10 @@ class Router:
         self._upstreams = calls.upstreams
         self._n_logged = 0  # calls so far; every few of them are logged in a thread
 
-    async def relay_call(
-        self, exchange: Exchange, id: str, arguments: dict[str, Any], search_id: str | None
-    ) -> CallToolResult | InputRequiredResult:
-        """Call a tool for a caller, or go on with a call that waited for the answer to a question.
+    async def answer_call(self, exchange: Exchange, id: str, arguments: dict[str, Any], search_id: str | None) -> Any:
+        """Call a tool for a caller. The outcome is in the journal before the agent gets the answer.
 
         The journal notes that the search `search_id` led to the call.
-        """
-        work = functools.partial(self.answer_call, exchange, id, arguments, search_id)
-        try:
-            return await self._upstreams.host.relay.run(exchange, work)
-        except Unavailable as error:
-            return refuse(str(error), id=id)
-
-    async def answer_call(self, exchange: Exchange, id: str, arguments: dict[str, Any], search_id: str | None) -> Any:
-        """Call a tool for a caller; see `relay_call`. The outcome is in the journal before the agent gets the answer.
 
         Returns:
             The result, or the question that has to be answered first.
@@ -93,13 +84,14 @@ class Router:
                     return question  # this call has failed; the client makes a new one after its user opened the page
                 result = refuse(f"the tool's server {quote_error(error)}", id=id)
         finally:
-            if not is_question(result):
+            if not isinstance(result, InputRequiredResult):
                 ok = result is not None and not result.is_error  # None: the call failed or was cancelled
                 seconds = time.perf_counter() - started - exchange.asked_s
                 await self._write_call(exchange.caller, exchange.tool_id or id, ok, search_id, seconds * 1000)
-        if is_question(result):
+        if isinstance(result, InputRequiredResult):
             return result
-        return add_notes(await self.fit_result(exchange, exchange.tool_id or id, result), exchange.notes)
+        result = await self.fit_result(exchange, exchange.tool_id or id, result)
+        return add_notes(result, exchange.notes) if exchange.notes else result
 
     # --- before the call
 
@@ -126,29 +118,34 @@ class Router:
         if refusal := self._calls.explain_refusal(caller, tool):
             return refuse(f"{tool.id} cannot be called: {refusal}", id=id, callable=False)
         work = functools.partial(self._call_checked, exchange, tool, arguments)
-        return await self._identities.run(exchange, tool.source, functools.partial(call_again_once, work))
+        return await self._identities.run(exchange, tool.source, work)
 
     async def _call_checked(
         self, exchange: Exchange, tool: Tool, arguments: dict[str, Any]
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool, if its definition in the newest list of its server is one that the caller may call."""
         caller, upstream, session = exchange.caller, exchange.upstream, None
-        generation = self._upstreams.host.read_generation_now()
+        generation = self._lookup.scout.store.generation_now()
         if upstream is not None:
             session = upstream.find_listed_session(generation)
             if session is None:
                 session = await self._wait_for_session(upstream, caller, tool)
-                generation = self._upstreams.host.read_generation_now()  # a new list may have changed the catalogue
+                generation = self._lookup.scout.store.generation_now()  # a new list may have changed the catalogue
         tool = self._lookup.find_now(caller, tool.id, generation) or await self._find_tool(exchange, tool.id)
-        refusal = self._calls.explain_refusal(caller, tool) or exchange.explain_refusal(tool)
+        refusal = self._calls.explain_refusal(caller, tool)
+        if not refusal and not exchange.may_write and not reads_only(tool):
+            refusal = "a program calls read-only tools only: use call_tool"
         if refusal:
             return refuse(f"{tool.id} was not called: {refusal}", id=tool.id)
         if not self._validators.accepts_at_once(tool, arguments):
             check = functools.partial(check_arguments, self._validators, tool, arguments, exchange.notes)
             arguments = await self._upstreams.host.run_in_thread(check)
         result: CallToolResult | InputRequiredResult = await self._calls.call(tool, arguments, exchange, session)
-        self._offers.remember_links(caller, tool.source, result)
-        if PAGE in tool.meta and not is_question(result):  # a client only knows `call_tool`, and not the tool's page
+        if any(block.type in LINKS for block in getattr(result, "content", ())):
+            self._offers.remember_links(caller, tool.source, result)
+        if PAGE in tool.meta and not isinstance(
+            result, InputRequiredResult
+        ):  # a client only knows `call_tool`, and not the tool's page
             result = result.model_copy(update={"meta": {**(result.meta or {}), **show_page(tool)}})
         return result
 
@@ -160,7 +157,7 @@ class Router:
         """
         import anyio
 
-        seconds = self._calls.timeout_of(tool)
+        seconds = upstream.server.timeout or self._calls.timeout
         try:
             with anyio.move_on_after(seconds):
                 return await upstream.check_definitions()
@@ -246,10 +243,11 @@ class Router:
         if search is not None and (search["caller"] != caller.name or journal.is_full(search["search_id"])):
             search = None  # the call is written without it
         shown = search["shown"] if search is not None and isinstance(search["shown"], list) else []
-        if self._lookup.was_listed(id):
+        was_listed = id in self._lookup.known_ids
+        if len(id) <= MAX_LOGGED_ID_CHARS:
+            tool = id if was_listed else redact(id)
+        elif was_listed:
             tool = clip(id, MAX_LOGGED_ID_CHARS)
-        elif len(id) <= MAX_LOGGED_ID_CHARS:
-            tool = redact(id)
         else:
             tool = COVER  # `redact` would not recognise a secret in an id that was cut
         rank = shown.index(tool) + 1 if tool in shown else None

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from toolscout.sources.mcp_session import UI_EXTENSION
 from toolscout.trust.policy import Caller
-from toolscout.types import Tool
 from toolscout_gateway.text import clean_words
 
 if TYPE_CHECKING:
@@ -113,6 +112,8 @@ class Exchange:
         tool_id: the tool that is called, if the caller named it differently.
         upstream: the session in which a server works on it, if a server does.
         wants_everything: whether its result is not cut to the budget.
+        meta: the `_meta` of the request, without what belongs to the caller's connection.
+        may_write: whether it may call any tool. Otherwise only those that say they are read-only.
         may_be_app: whether it calls a tool by the tool's own name. A model does so only with listed tools, an app with
             any of its server.
     """
@@ -134,6 +135,9 @@ class Exchange:
         self.tool_id = ""
         self.upstream: ServerSession | None = None
         self.wants_everything = self.may_be_app = False
+        self.may_write = True
+        meta = {key: value for key, value in (context.meta or {}).items() if key not in CONNECTION_META}
+        self.meta: Any = meta or None
         self._question_lock = anyio.Lock()  # the user gets one question at a time
         self._first_context = context  # `context` changes when the caller sends the request again
         self.resends_with_answers = context.session.protocol_version in MODERN_PROTOCOL_VERSIONS
@@ -161,20 +165,10 @@ class Exchange:
         shown_modes = self.elicitation or ["form"]  # a client that names no mode shows forms
         return mode in shown_modes
 
-    @property
-    def meta(self) -> Any:
-        """The `_meta` of the request, without what belongs to the caller's connection."""
-        meta = {key: value for key, value in (self._first_context.meta or {}).items() if key not in CONNECTION_META}
-        return meta or None
-
-    def explain_refusal(self, tool: Tool) -> str:
-        """Explain why this request may not call a tool. Empty by default; the requests of programs have limits."""
-        return ""
-
     def trim(self, result: T) -> T:
         """Remove the server's name from a result for a caller of an older protocol, where results have none."""
         meta = getattr(result, "meta", None) or {}
-        if self.resends_with_answers or SERVER_INFO_META not in meta:
+        if SERVER_INFO_META not in meta:
             return result
         left = {key: value for key, value in meta.items() if key != SERVER_INFO_META}
         trimmed: T = result.model_copy(update={"meta": left or None})  # type: ignore[attr-defined]

@@ -79,13 +79,9 @@ class SessionHost:
 
         return await self.run_in_thread(write)
 
-    def read_generation_now(self) -> int | None:
-        """Read the generation of a catalogue in a folder. None if it is in a database, which takes too long to ask."""
-        return self.scout.store.generation() if self.scout.settings.database is None else None
-
     async def read_generation(self) -> int:
         """Read the current generation of the catalogue."""
-        now = self.read_generation_now()
+        now = self.scout.store.generation_now()
         return await self.run_in_thread(self.scout.store.generation) if now is None else now
 
 

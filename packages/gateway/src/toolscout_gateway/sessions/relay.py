@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from toolscout.sources.mcp import McpConnection
 
-__all__ = ["OpenClient", "Relay", "allow_questions", "ask_to_open", "is_question"]
+__all__ = ["OpenClient", "Relay", "allow_questions", "ask_to_open"]
 
 MAX_ROUNDS: Final = 10  # of questions in one request, as the SDK's client
 MAX_OPEN_REQUESTS: Final = 256  # requests that wait for the answer of a user
@@ -105,16 +105,6 @@ class Relay:
         connection.listen(
             partial(self._answer_question, source, connection), partial(self._pass_log, source, connection)
         )
-
-    @contextlib.contextmanager
-    def follow(self, source: str, exchange: Exchange) -> Iterator[None]:
-        """Note that a server works on a request inside this context."""
-        self._under_way[source].append(exchange)
-        self._callers[source].add(exchange.caller.person)
-        try:
-            yield
-        finally:
-            self._under_way[source].remove(exchange)
 
     def _find_exchange(self, source: str) -> Exchange | str:
         """Find the newest request under way if all are of one caller. Otherwise return why nobody can be asked."""
@@ -304,10 +294,11 @@ class Relay:
     ) -> Result | InputRequiredResult:
         """Send a request to a server, and send it again with the answers if the server's result is questions.
 
+        Until the end of it, the server's other questions and log messages go to this caller, if no other has requests.
         A caller of a protocol with such results gets the questions, and sends the request again. Others are asked here.
 
         Raises:
-            UserError: if the server asks what the caller's client cannot show.
+            UserError: if the server asks what the caller's client cannot show, or its user did not open a page.
             Unavailable: if the server asks without end.
         """
         import anyio
@@ -317,22 +308,29 @@ class Relay:
         state = exchange.state.removeprefix(SERVERS_STATE) if exchange.state is not None else None
         responses = exchange.responses
         if connection.client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            _check_opened(responses or {})  # an older server takes no answers: `ask_to_open` asked for it
+            # An older server takes no answers: `ask_to_open` asked the user to open its pages.
+            if any(getattr(answer, "action", "") != "accept" for answer in (responses or {}).values()):
+                raise UserError("the user did not open the page that the tool needs: ask them before you call it again")
             responses = None
-        result = await send(responses, state)
-        pause = FIRST_ROUND_PAUSE_S
-        for _ in range(MAX_ROUNDS):
-            if not isinstance(result, InputRequiredResult):
-                return result
-            questions = _prepare_questions(source, connection, exchange, result)
-            if exchange.resends_with_answers:
-                return _replace_questions(result, questions)
-            answers = await _ask_all(source, exchange, questions)
-            if not questions:
-                await anyio.sleep(pause)
-                pause = min(2 * pause, MAX_ROUND_PAUSE_S)
-            result = await send(answers or None, result.request_state)
-        raise Unavailable(f"server {source!r} asked more than {MAX_ROUNDS} times and was not satisfied")
+        self._under_way[source].append(exchange)
+        self._callers[source].add(exchange.caller.person)
+        try:
+            result = await send(responses, state)
+            pause = FIRST_ROUND_PAUSE_S
+            for _ in range(MAX_ROUNDS):
+                if not isinstance(result, InputRequiredResult):
+                    return result
+                questions = _prepare_questions(_name_source(source), connection, exchange, result)
+                if exchange.resends_with_answers:
+                    return _replace_questions(result, questions)
+                answers = await _ask_all(_name_source(source), exchange, questions)
+                if not questions:
+                    await anyio.sleep(pause)
+                    pause = min(2 * pause, MAX_ROUND_PAUSE_S)
+                result = await send(answers or None, result.request_state)
+        finally:
+            self._under_way[source].remove(exchange)
+        raise Unavailable(f"server {_name_source(source)!r} asked more than {MAX_ROUNDS} times and was not satisfied")
 
     def close(self) -> None:
         """Give up every request that outlived its first answer."""
@@ -378,11 +376,6 @@ def _is_same(caller: Caller, other: Caller) -> bool:
     return (caller.person, caller.rules) == (other.person, other.rules)
 
 
-def is_question(result: object) -> bool:
-    """Return whether a result is a question, which ends a round and not the request."""
-    return getattr(result, "result_type", None) == "input_required"
-
-
 @cache
 def allow_questions(result_type: Any) -> TypeAdapter[Any]:
     """Return the validator of answers that are a result of this type, or a question in its place."""
@@ -412,16 +405,6 @@ def ask_to_open(error: MCPError, exchange: Exchange, source: str) -> InputRequir
         return None
     questions = (ElicitRequest(params=name_asker(source, url)) for url in urls)
     return InputRequiredResult(input_requests={f"{URL_KEY}{n}": question for n, question in enumerate(questions)})
-
-
-def _check_opened(responses: InputResponses) -> None:
-    """Check the answers to `ask_to_open`.
-
-    Raises:
-        UserError: the user does not want to open the URLs.
-    """
-    if any(getattr(answer, "action", "") != "accept" for answer in responses.values()):
-        raise UserError("the user did not open the page that the tool needs: ask them before you call it again")
 
 
 def _prepare_questions(

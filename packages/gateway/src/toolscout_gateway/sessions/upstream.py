@@ -312,11 +312,12 @@ class Upstream:
             if seconds > 0:
                 await self.breaker.slow_down()
                 raise self.breaker.refuse(self.name, seconds)
-        began = time.monotonic()
+        began, is_answered = time.monotonic(), False
         self.calls += 1
         try:
             with self.hold():
                 yield
+            is_answered = True
         except Unavailable as error:
             self.failed_calls += 1
             if self.state not in ("error", "sign-in"):
@@ -327,15 +328,13 @@ class Upstream:
                 self.contact.note_error(str(error))
             raise
         except MCPError:  # an error is an answer too
-            self._note_answer()
+            is_answered = True
             raise
-        else:
-            self._note_answer()
-
-    def _note_answer(self) -> None:
-        self.contact.answered = time.time()
-        if self.breaker.failures:
-            self.breaker.note_success()
+        finally:
+            if is_answered:
+                self.contact.answered = time.time()
+                if self.breaker.failures:
+                    self.breaker.note_success()
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -538,7 +537,7 @@ class Upstream:
     def catalogued_connection(self) -> McpConnection | None:
         """The open session, if the catalogue holds its current tools."""
         connection = self._connection
-        if connection is None or connection.is_closed or not self._ready_or_failed.is_set():
+        if connection is None or connection.messages.is_closed or not self._ready_or_failed.is_set():
             return None
         return connection
 
@@ -559,7 +558,7 @@ class Upstream:
         from mcp_types import CONNECTION_CLOSED
 
         connection = self._connection
-        if connection is not None and connection.is_closed:
+        if connection is not None and connection.messages.is_closed:
             self.end_session(MCPError(CONNECTION_CLOSED, "Connection closed"))
         self.start()
         await self._ready_or_failed.wait()
@@ -629,7 +628,7 @@ class Upstream:
             if getattr(error, "message", "") == SESSION_LOST:
                 self.end_session(error)
                 raise SessionLost(f"server {self.name!r} does not know the session any more") from None
-            if connection.is_closed:
+            if connection.messages.is_closed:
                 self.end_session(error)
                 raise Unavailable(f"server {self.name!r} ended before the call and is being restarted") from None
             message = f"server {self.name!r} did not list its tools before the call, so nothing was called"
@@ -703,9 +702,8 @@ class Upstream:
         accepted: Any = result_type  # `allow_questions` is cached, and the type checker takes no `type[T]` as a key
         send = functools.partial(self._send_round, connection, exchange, request, allow_questions(accepted))
         try:
-            with self._host.relay.follow(self.key, exchange):
-                result = await self._host.relay.drive(self.name, connection, exchange, send)
-                return exchange.trim(result)
+            result = await self._host.relay.drive(self.key, connection, exchange, send)
+            return result if exchange.resends_with_answers else exchange.trim(result)
         except ValidationError:
             kind = request.method.partition("/")[0].removesuffix("s")  # tool, resource, prompt, completion
             message = f"server {self.name!r} answered with something that is not the result of a {kind}"
@@ -720,7 +718,7 @@ class Upstream:
         refusal = find_refusal(error.message)
         if refusal:
             return Unavailable(f"server {self.name!r} was called, but {refusal}")
-        is_session_over = connection.is_closed or error.message in SESSION_END_MESSAGES
+        is_session_over = connection.messages.is_closed or error.message in SESSION_END_MESSAGES
         if not is_session_over:
             cover = connection.credential_cover
             data = clean_words(error.data, cover, MAX_URL_CHARS)
