@@ -242,6 +242,27 @@ def test_expired_tokens_are_renewed_without_the_person(issuer: Issuer, bank: Ban
     anyio.run(body)
 
 
+@pytest.mark.parametrize("shown", ["old", "new"])
+def test_a_token_that_is_renewed_during_a_call_is_covered_in_its_result(
+    issuer: Issuer, bank: Bank, tmp_path: Path, shown: str
+) -> None:
+    async def body() -> None:
+        async with (
+            open_site(tmp_path, {"bank": {"url": bank.url}}) as site,
+            site.client(KEYS["ann"], Browser("ann@upstream")) as ann,
+        ):
+            await ann.call("bank/sign_in")
+            own = site.gateway.upstreams.servers["bank"].own_sessions["ann"]
+            old = own.identity.context.current_tokens.access_token  # type: ignore[attr-defined]
+            own.identity.context.token_expiry_time = 1.0  # type: ignore[attr-defined]
+            entry = site.gateway.identities.vault.read("ann", bank.url)
+            site.gateway.identities.vault.write("ann", bank.url, {**entry, "expires": 1.0})
+            answer = await (ann.text("bank/leak") if shown == "new" else ann.text("bank/whoami", note=old))
+            assert issuer.refreshed == 1 and not [token for token in issuer.issued if token in answer]
+
+    anyio.run(body)
+
+
 def test_a_shared_session_is_refused_unless_it_is_declared(issuer: Issuer, bank: Bank, tmp_path: Path) -> None:
     """The session of whoever ran `toolscout add` is nobody else's, until the settings say so."""
     from toolscout.sources.mcp_oauth import TokenFile

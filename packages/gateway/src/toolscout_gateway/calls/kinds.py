@@ -130,7 +130,7 @@ class Calls:
         from mcp.shared.exceptions import MCPError
         from mcp_types import InputRequiredResult
 
-        upstream = exchange.upstream
+        first_cover, upstream = self.find_cover(exchange), exchange.upstream
         try:
             with telemetry.record_call(tool.source, tool.id) as outcome:
                 result = await self._dispatch(tool, arguments, exchange, session)
@@ -140,11 +140,17 @@ class Calls:
             await self._look_into_error(error.message, exchange, session)
             raise
         except UserError as error:
-            raise type(error)(self.find_cover(exchange).text(str(error))) from None
+            message = self.find_cover(exchange).text(first_cover.text(str(error)))
+            raise type(error)(message) from None
         if not outcome.ok and upstream is not None:
             words = " ".join(part.text for part in result.content if part.type == "text")
             await self._look_into_error(words, exchange, session)
-        return cover_result(self.find_cover(exchange), result) if is_answer else result
+        if not is_answer:
+            return result
+        cover = self.find_cover(exchange)
+        if cover is not first_cover:  # a credential was renewed during the call: neither may be in the result
+            result = cover_result(first_cover, result)
+        return cover_result(cover, result)
 
     async def _look_into_error(self, words: str, exchange: Exchange, session: McpConnection | None) -> None:
         """Read the list of a server again after an error, and restart one that cannot ask its user in this protocol.

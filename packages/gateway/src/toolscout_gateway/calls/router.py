@@ -143,9 +143,8 @@ class Router:
         result: CallToolResult | InputRequiredResult = await self._calls.call(tool, arguments, exchange, session)
         if any(block.type in LINKS for block in getattr(result, "content", ())):
             self._offers.remember_links(caller, tool.source, result)
-        if PAGE in tool.meta and not isinstance(
-            result, InputRequiredResult
-        ):  # a client only knows `call_tool`, and not the tool's page
+        is_answer = not isinstance(result, InputRequiredResult)
+        if PAGE in tool.meta and is_answer:  # a client only knows `call_tool`, and not the tool's page
             result = result.model_copy(update={"meta": {**(result.meta or {}), **show_page(tool)}})
         return result
 
