@@ -342,7 +342,7 @@ def test_a_second_process_finds_what_one_process_finds(
     with monkeypatch.context() as patched:
         forbid_screening(patched)
         assert apply_changes(tmp_path, {}) == answers
-    assert alone["value suspects/3"] != b"[]" and len(alone["value rivals/7"]) > 200 and "value dependencies/3" in alone
+    assert alone["value suspects/3"] != b"[]" and len(alone["value rivals/7"]) > 200 and "value dependencies/4" in alone
     compare_states(*(without_graph(state) for state in (alone, read_state(tmp_path))))
 
 
