@@ -58,14 +58,20 @@ class Request(TypedDict):
     parts: list[str]
 
 
-def list_sources(servers: Path, data: Path) -> list[tuple[str, str | None]]:
-    """Return locator and name of every source. Each server has a configuration file of its own."""
+def list_servers(servers: Path) -> list[tuple[str, str | None]]:
+    """Give each server of a configuration file a file of its own. Returns locator and name of every source."""
     folder = Path(tempfile.mkdtemp())
     sources: list[tuple[str, str | None]] = []
     for name, entry in json.loads(servers.read_text())["mcpServers"].items():
         path = folder / f"{name}.json"
         path.write_text(json.dumps({"mcpServers": {name: entry}}))
         sources.append((str(path), None))
+    return sources
+
+
+def list_sources(servers: Path, data: Path) -> list[tuple[str, str | None]]:
+    """Return locator and name of every source: servers, OpenAPI documents and Python packages."""
+    sources = list_servers(servers)
     sources += [(str(data / "openapi" / "specs" / f"{spec}.json"), spec) for spec in SPECS]
     return sources + [(package, None) for package in PACKAGES]
 

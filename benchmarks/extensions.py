@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from everyday_catalogue import BOOTSTRAPS, COMPOUND_RANKS, SEED, Request, read_all, search_all
+from everyday_catalogue import BOOTSTRAPS, COMPOUND_RANKS, SEED, Request, list_servers, read_all, search_all
 
 from toolscout.checks.results import write_json
 from toolscout.scout import Scout
@@ -72,13 +72,7 @@ def misses(request: Request, answers: dict[str, list[str]]) -> bool:
 def build(home: Path, servers: Path, encoder: str) -> int:
     """Read the servers into a home, each as a source of its own. Returns the number of tools."""
     if not home.exists():
-        folder = Path(tempfile.mkdtemp())
-        sources: list[tuple[str, str | None]] = []
-        for name, entry in json.loads(servers.read_text())["mcpServers"].items():
-            path = folder / f"{name}.json"
-            path.write_text(json.dumps({"mcpServers": {name: entry}}))
-            sources.append((str(path), None))
-        read_all(home, sources)
+        read_all(home, list_servers(servers))
     with Scout(home=home, trust="off", encoder=encoder) as scout:
         return sum(source.tools for source in scout.sources())
 

@@ -225,6 +225,15 @@ def test_a_server_may_ask_for_further_rights_in_the_middle(issuer: Issuer, bank:
     anyio.run(body)
 
 
+def expire_token(site: Site, bank: Bank) -> str:
+    """Make the token of Ann's session expired, in memory and in the vault. Returns it."""
+    context = site.gateway.upstreams.servers["bank"].own_sessions["ann"].identity.context  # type: ignore[attr-defined]
+    context.token_expiry_time = 1.0
+    entry = site.gateway.identities.vault.read("ann", bank.url)
+    site.gateway.identities.vault.write("ann", bank.url, {**entry, "expires": 1.0})
+    return str(context.current_tokens.access_token)
+
+
 def test_expired_tokens_are_renewed_without_the_person(issuer: Issuer, bank: Bank, tmp_path: Path) -> None:
     async def body() -> None:
         async with (
@@ -232,10 +241,7 @@ def test_expired_tokens_are_renewed_without_the_person(issuer: Issuer, bank: Ban
             site.client(KEYS["ann"], Browser("ann@upstream")) as ann,
         ):
             await ann.call("bank/sign_in")
-            own = site.gateway.upstreams.servers["bank"].own_sessions["ann"]
-            own.identity.context.token_expiry_time = 1.0  # type: ignore[attr-defined]
-            entry = site.gateway.identities.vault.read("ann", bank.url)
-            site.gateway.identities.vault.write("ann", bank.url, {**entry, "expires": 1.0})
+            expire_token(site, bank)
             assert await ann.text("bank/whoami") == "ann@upstream "
             assert len(ann.asked) == 1 and issuer.refreshed == 1
 
@@ -252,11 +258,7 @@ def test_a_token_that_is_renewed_during_a_call_is_covered_in_its_result(
             site.client(KEYS["ann"], Browser("ann@upstream")) as ann,
         ):
             await ann.call("bank/sign_in")
-            own = site.gateway.upstreams.servers["bank"].own_sessions["ann"]
-            old = own.identity.context.current_tokens.access_token  # type: ignore[attr-defined]
-            own.identity.context.token_expiry_time = 1.0  # type: ignore[attr-defined]
-            entry = site.gateway.identities.vault.read("ann", bank.url)
-            site.gateway.identities.vault.write("ann", bank.url, {**entry, "expires": 1.0})
+            old = expire_token(site, bank)
             answer = await (ann.text("bank/leak") if shown == "new" else ann.text("bank/whoami", note=old))
             assert issuer.refreshed == 1 and not [token for token in issuer.issued if token in answer]
 

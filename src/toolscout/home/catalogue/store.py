@@ -784,7 +784,7 @@ def _leave_out(origins: Iterable[Origin], known: Iterable[Origin]) -> list[Origi
 
 def _describe_loss(label: str, lost: Sequence[Origin]) -> str:
     sources = "a source" if len(lost) == 1 else f"{len(lost):,} sources"
-    advice = f"run  toolscout doctor --repair  or delete {ORIGINS_FILE} to forget them"
+    advice = f"run  toolscout doctor --repair  or, to forget what is lost, delete {ORIGINS_FILE}"
     return f"{label} lacks {sources} that {ORIGINS_FILE} names; {advice}"
 
 
