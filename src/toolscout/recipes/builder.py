@@ -231,6 +231,8 @@ def guard(
 ) -> Pipeline:
     """Add exact names, prerequisites, the demotion of hostile tools, the fold of duplicates, and the cut to a recipe.
 
+    A catalogue without hostile tools has no demotion, and a catalogue without duplicates no fold.
+
     Args:
         rank: ranks the tools.
         catalogue: the snapshot that it was built over.
@@ -242,8 +244,9 @@ def guard(
     demotion: Demote | None = None
     excluded: AbstractSet[str] = frozenset()
     if settings.uses("demotion"):
-        demotion = Demote(suspects(catalogue), find_rivals(catalogue), catalogue, claimants(catalogue))
-        excluded = demotion.behind  # these neither bring prerequisites nor are brought as such
+        stage = Demote(suspects(catalogue), find_rivals(catalogue), catalogue, claimants(catalogue))
+        demotion = stage if stage.has_findings else None
+        excluded = stage.behind  # these neither bring prerequisites nor are brought as such
     stages: list[Stage] = [rank]
     if settings.uses("names"):
         stages.append(Names(catalogue, demotion.find_doubted if demotion else None))
@@ -251,7 +254,8 @@ def guard(
         stages.append(bring_prerequisites(catalogue, settings, excluded=excluded, orders=orders))
     stages += [demotion] if demotion else []
     if settings.uses("folding"):
-        stages.append(FoldSimilar(catalogue, find_duplicates(catalogue, settings.preferred_sources)))
+        duplicates = find_duplicates(catalogue, settings.preferred_sources)
+        stages += [FoldSimilar(catalogue, duplicates)] if duplicates.groups else []
     return Pipeline([*stages, Cut(k)])
 
 

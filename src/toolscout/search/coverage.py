@@ -46,7 +46,14 @@ class SplitChances(NamedTuple):
 def rate_split(splitter: Splitter, text: str, steps: Sequence[str]) -> SplitChances:
     """Rate the split of a request into `steps` by the probabilities of its splitter."""
     probabilities = {cut.end: 1 / (1 + math.exp(-logit)) for cut, logit in splitter.score_cuts(text).items()}
-    starts = _find_starts(text, list(probabilities), steps)
+    # Where the steps begin, except for the first. The steps are parts of the text, in order. They are looked for in it,
+    # because asking the splitter again would take as long as a search of a small catalogue.
+    starts: list[int] = []
+    remaining_places = iter(probabilities)  # an iterator, so that each step is looked for behind the one before
+    for step in steps[1:]:
+        start = next((place for place in remaining_places if text[place:].lstrip().startswith(step)), None)
+        if start is not None:
+            starts.append(start)
     cuts = [probabilities[start] for start in starts]
     rated: dict[str, float] = {}
     for number, step in enumerate(steps):
@@ -55,21 +62,6 @@ def rate_split(splitter: Splitter, text: str, steps: Sequence[str]) -> SplitChan
             rated[step] = sum(cuts_around) / len(cuts_around)
     missed = sum(probability for place, probability in probabilities.items() if place not in starts)
     return SplitChances(rated, missed)
-
-
-def _find_starts(text: str, places: Sequence[int], steps: Sequence[str]) -> list[int]:
-    """Return the places at which the steps of a request begin, except for the first.
-
-    They are looked for in the text, because asking the splitter again would take as long as a search of a small
-    catalogue. The steps are parts of the text, in order; `places`: where a step may begin, ascending.
-    """
-    starts: list[int] = []
-    remaining_places = iter(places)  # an iterator, so that each step is looked for behind the one before
-    for step in steps[1:]:
-        start = next((place for place in remaining_places if text[place:].lstrip().startswith(step)), None)
-        if start is not None:
-            starts.append(start)
-    return starts
 
 
 class CoverageModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

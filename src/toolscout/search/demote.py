@@ -57,11 +57,12 @@ class Demote(Stage):
         self.claimants = claimants
         self.behind = suspicious | self.rivals.copies.keys()  # ids that come after all others
 
-    def run(self, searches: Sequence[Answer]) -> list[Answer]:
-        """Return the searches with their hits in the new order."""
-        return [self._reorder(search) for search in searches]
+    @property
+    def has_findings(self) -> bool:
+        """Whether any tool of the snapshot may have to move."""
+        return bool(self.behind or self.claimants or self.rivals.twins or self.rivals.hollow)
 
-    def _reorder(self, search: Answer) -> Answer:
+    def change(self, search: Answer) -> Answer:
         """Return the search with demoted hits last. Those that the query names are the last of the first k."""
         has_findings = any(map(self._may_demote, search.ids))
         if not has_findings or parse_selection(search.query) is not None:

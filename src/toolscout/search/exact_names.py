@@ -104,11 +104,7 @@ class PreferSources(Stage):
         has_choice = len(patterns) > 1  # with one source there is none to prefer
         self._mention = re.compile(mention, re.IGNORECASE) if has_choice else None
 
-    def run(self, searches: Sequence[Answer]) -> list[Answer]:
-        """Return the searches with the hits of named sources moved up."""
-        return [self._move_up(search) for search in searches]
-
-    def _move_up(self, search: Answer) -> Answer:
+    def change(self, search: Answer) -> Answer:
         """Add points to the hits of named sources, and order all hits anew."""
         if self._mention is None:
             return search
@@ -166,15 +162,14 @@ class Names(Stage):
         self.catalogue, self.find_doubted = catalogue, find_doubted
         self.lookup = _NameLookup(catalogue)
 
-    def run(self, searches: Sequence[Answer]) -> list[Answer]:
-        return [self._prepend(search) for search in searches]
-
-    def _prepend(self, search: Answer) -> Answer:
+    def change(self, search: Answer) -> Answer:
         """Put the tools that the query names first. A query `select:…` gets only these tools.
 
         If the query names a tool that no search returns now, the reason says so.
         """
-        reason = explain_hidden(self.catalogue, search)
+        reason = explain_waiting(self.catalogue, search) if self.catalogue.waiting else None
+        if reason is None and self.catalogue.disabled:
+            reason = explain_disabled(self.catalogue, search)
         if reason:
             search = msgspec.structs.replace(search, reason=reason)
         selection = parse_selection(search.query)
@@ -276,19 +271,14 @@ def find_named_tools(lookup: _NameLookup, query: str) -> list[int]:
     query = query[:MAX_NAME_QUERY_CHARS]
     words = query.split()
     for text, place in _find_mentions(query, words, lookup.has_spaces):
-        positions += lookup.find(text) if place is None else _find_word(lookup, text, words, place)
+        if place is None:
+            positions += lookup.find(text)
+            continue
+        # A word names a tool if it is an id, which begins with the source, or an identifier.
+        ids = lookup.table.find_id(text.casefold()) if "/" in text else ()
+        if ids or (_is_marked(text) and _is_identifier(text, _is_called(words, place))):
+            positions += [*ids, *lookup.table.find_name(text.casefold())]
     return list(dict.fromkeys(positions))  # each once
-
-
-def _find_word(lookup: _NameLookup, text: str, words: Sequence[str], place: int) -> list[int]:
-    """Return the positions of the tools that a word of a query names: the word is an id, or an identifier as a name.
-
-    `text` is the word at `place`, perhaps without its punctuation, or a phrase that begins with it.
-    """
-    key = text.casefold()
-    ids = lookup.table.find_id(key) if "/" in key else ()  # an id begins with its source
-    is_name = _is_marked(text) and _is_identifier(text, _is_called(words, place))
-    return [*ids, *lookup.table.find_name(key)] if ids or is_name else []
 
 
 def _is_marked(word: str) -> bool:
@@ -418,15 +408,8 @@ def _plain(word: str) -> str:
     return word.strip(_EDGES).casefold()
 
 
-def explain_hidden(catalogue: Catalogue, search: Answer) -> str | None:
-    """Return one sentence if the query names a tool that no search returns now; or None."""
-    return explain_waiting(catalogue, search) or explain_disabled(catalogue, search)
-
-
 def explain_disabled(catalogue: Catalogue, search: Answer) -> str | None:
     """Return one sentence if the query names a tool of a disabled source, visible to the caller; or None."""
-    if not catalogue.disabled:
-        return None
     keys = list(_list_keys(search.query))
     for source, (message, ids_by_key) in catalogue.disabled.items():
         state = message if search.visible is None else "disabled"  # a message may name files of the service's operator
@@ -439,8 +422,6 @@ def explain_disabled(catalogue: Catalogue, search: Answer) -> str | None:
 
 def explain_waiting(catalogue: Catalogue, search: Answer) -> str | None:
     """Return one sentence if the query names a tool that waits for approval, visible to the caller; or None."""
-    if not catalogue.waiting:
-        return None
     for key in _list_keys(search.query):
         for definition in catalogue.waiting.get(key, ()):
             if _sees(search, definition.tool):

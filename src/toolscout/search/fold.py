@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -42,13 +42,7 @@ class FoldSimilar(Stage):
         self.catalogue, self.duplicates = catalogue, duplicates
         self._own_numbers: dict[str, frozenset[str]] = {}  # cache of `_find_own_numbers`, by tool id
 
-    def run(self, searches: Sequence[Answer]) -> list[Answer]:
-        """Return the searches with one hit for each group."""
-        if not self.duplicates.first:
-            return list(searches)
-        return [self._fold(search) for search in searches]
-
-    def _fold(self, search: Answer) -> Answer:
+    def change(self, search: Answer) -> Answer:
         """Replace the hits of each group by one, at the place of the best; the other tools are in its `similar`.
 
         Tools that keep a hit of their own are left out of their groups.

@@ -95,11 +95,7 @@ class OrderActions(Stage):
             for tool_id in siblings:
                 self._numbers_of[tool_id].append(number)
 
-    def run(self, searches: Sequence[Answer]) -> list[Answer]:
-        """Put the siblings of each search into the order that its request asks for."""
-        return [self._reorder(search) for search in searches] if self._families else list(searches)
-
-    def _reorder(self, search: Answer) -> Answer:
+    def change(self, search: Answer) -> Answer:
         """Swap siblings among the hits, in families with at least two hits, one of them among the first."""
         text, hits = search.query[:MAX_READ_CHARS], list(search.hits)
         first_hits = hits[: max(search.k, MIN_HEAD)]
@@ -203,8 +199,15 @@ def find_verb(word: str) -> str | None:
 
 
 class VerbEvidence(NamedTuple):
-    """How strongly a request asks for a verb's action, and how strongly against it: sums of the weights of cues."""
+    """What a request says about a verb.
 
+    Attributes:
+        is_named: whether the verb itself is in the request.
+        weight: how strongly the request asks for the verb's action: the sum of the weights of cues.
+        against: how strongly it asks for the contrary.
+    """
+
+    is_named: bool
     weight: float
     against: float
 
@@ -305,12 +308,9 @@ class ActionCues:
             by_first_stem[stems[0]].append(cue)
         return by_first_stem
 
-    def is_literally_in(self, request: RequestStems) -> bool:
-        """Tell whether the verb itself is in a request."""
-        return bool(self._literal) and _find_stems(self._literal, request) is not None
-
     def weigh(self, request: RequestStems) -> VerbEvidence:
         """Return how strongly a request asks for what the verb does, and how strongly it forbids it."""
+        is_named = bool(self._literal) and _find_stems(self._literal, request) is not None
         weight = against = 0.0
         for first_stem in self._by_first_stem.keys() & request.stems:
             for cue in self._by_first_stem[first_stem]:
@@ -322,7 +322,7 @@ class ActionCues:
                     against += cue.weight
                 else:
                     weight += cue.weight
-        return VerbEvidence(weight, against)
+        return VerbEvidence(is_named, weight, against)
 
 
 def _find_stems(stems: tuple[str, ...], request: RequestStems) -> re.Match[str] | None:
@@ -358,7 +358,7 @@ class ActionEvidence:
         self._text, self._request = text, read_request(text)
         self._states = find_states(text)
         self._effects = {effect: cues.weigh(self._request) for effect, cues in get_effect_cues().items()}
-        self._verbs: dict[str, tuple[bool, VerbEvidence]] = {}  # cache of `_weigh`
+        self._verbs: dict[str, VerbEvidence] = {}  # cache of `_weigh`
 
     def swap_siblings(self, hits: list[Hit], family_places: Sequence[int], verbs: Family) -> bool:
         """Swap siblings such as `add_label` and `remove_label` if the request asks for the action of the lower one.
@@ -388,33 +388,31 @@ class ActionEvidence:
         """Tell whether a sibling that does `behind` belongs before one that does `front`."""
         if are_opposites(front, behind) and self.prefers(behind, front):
             return True
-        return behind in READING_VERBS and self._changes_state(front)  # the request only reads that state
+        # If the request only reads a state, the verb that would change it comes behind.
+        return behind in READING_VERBS and any(
+            front.endswith(state) or are_opposites(front, state) for state in self._states
+        )
 
     def prefers(self, behind: str, front: str) -> bool:
         """Tell whether the request asks for `behind` rather than for its opposite `front`."""
-        (has_front, front_evidence), (has_behind, behind_evidence) = self._weigh(front), self._weigh(behind)
+        front_evidence, behind_evidence = self._weigh(front), self._weigh(behind)
         for_front = front_evidence.weight + self._weigh_negation(behind_evidence) + self._weigh_effect(front, behind)
         for_behind = behind_evidence.weight + self._weigh_negation(front_evidence) + self._weigh_effect(behind, front)
         # The word "follow" is a part of "unfollow". If enough other evidence asks for `unfollow`, the word does not
         # count for `follow`.
         if behind.endswith(front):  # `unfollow` behind `follow`
-            if has_front and for_behind >= MIN_DERIVED_EVIDENCE:
+            if front_evidence.is_named and for_behind >= MIN_DERIVED_EVIDENCE:
                 for_front -= LITERAL_WEIGHT
-        elif has_front and not front_evidence.against:
+        elif front_evidence.is_named and not front_evidence.against:
             return False  # the request has the verb itself, and does not negate it
-        elif front.endswith(behind) and has_behind and for_front >= MIN_DERIVED_EVIDENCE:  # `follow` behind `unfollow`
-            for_behind -= LITERAL_WEIGHT
+        elif front.endswith(behind) and behind_evidence.is_named and for_front >= MIN_DERIVED_EVIDENCE:
+            for_behind -= LITERAL_WEIGHT  # `follow` behind `unfollow`
         return for_behind - for_front >= MIN_LEAD
 
-    def _changes_state(self, verb: str) -> bool:
-        """Tell whether a verb would change the state that the request only reads."""
-        return any(verb.endswith(state) or are_opposites(verb, state) for state in self._states)
-
-    def _weigh(self, verb: str) -> tuple[bool, VerbEvidence]:
-        """Return whether a verb itself is in the request, and the evidence from its cues."""
+    def _weigh(self, verb: str) -> VerbEvidence:
+        """Return the evidence from a verb and its cues."""
         if verb not in self._verbs:
-            cues = get_cues()[verb]
-            self._verbs[verb] = cues.is_literally_in(self._request), cues.weigh(self._request)
+            self._verbs[verb] = get_cues()[verb].weigh(self._request)
         return self._verbs[verb]
 
     def _weigh_negation(self, evidence: VerbEvidence) -> float:

@@ -56,7 +56,9 @@ GIVEN: Final = frozenset({"query", "k", "visible"})  # fields that every search 
 
 
 class Stage:
-    """One step of a search. Subclasses declare what they read and write, and implement `run`; callers call the stage.
+    """One step of a search. Subclasses declare what they read and write; callers call the stage.
+
+    A subclass implements `run`, or `change` if it treats each search by itself.
 
     A stage also reads an `Answer`: the request, with what the stages before it have found out. While stages work on
     it, it is called a search.
@@ -79,10 +81,14 @@ class Stage:
 
     def run(self, searches: Sequence[Answer]) -> list[Answer]:
         """Do the work of the stage, without timing or checks."""
+        return [self.change(search) for search in searches]
+
+    def change(self, search: Answer) -> Answer:
+        """Do the work of the stage for one search."""
         raise NotImplementedError
 
     def note(self, search: Answer) -> str:
-        """Return a remark on what the stage did to this search, for its trace."""
+        """Return a remark on what the stage did to this search, for its trace; called for searches that it changed."""
         return ""
 
     def __call__(self, requests: Sequence[Request]) -> list[Answer]:
@@ -100,7 +106,8 @@ class Stage:
         for search, result in zip(searches, results, strict=True):
             # Stages inside this one have entries of their own, so their seconds are not counted twice.
             inner_seconds = sum([entry.seconds for entry in result.trace[len(search.trace) :]])
-            trace = (*result.trace, Trace(self.name, seconds - inner_seconds, self.note(result)))
+            note = "" if result is search else self.note(result)
+            trace = (*result.trace, Trace(self.name, seconds - inner_seconds, note))
             finished.append(msgspec.structs.replace(result, trace=trace))
         return finished
 
@@ -284,7 +291,7 @@ class Retrieve(Stage):
         if not searches:
             return []
         texts = [self.wording(search) for search in searches]
-        masks = [self._mask(search) for search in searches]
+        masks = [None if search.visible is None else self._mask(search.visible) for search in searches]
         k = max(self.depth, *(search.k for search in searches))  # the index has one k for a batch
         queries = self.encode(texts) if self.encode else texts
         all_ids, all_scores = self.index.search(queries, k, masks)
@@ -294,15 +301,13 @@ class Retrieve(Stage):
             results.append(msgspec.structs.replace(search, hits=hits))
         return results
 
-    def _mask(self, search: Answer) -> Mask | None:
-        """Return the mask for what a search may see; None: it may see everything."""
-        if search.visible is None:
-            return None
+    def _mask(self, visible: Visible) -> Mask | None:
+        """Return the mask for what a search may see."""
         if self.mask is None:
             raise PipelineError(
                 f"{self.name}: a search limits what is visible, but this stage was built without a mask"
             )
-        return self.mask(search.visible)
+        return self.mask(visible)
 
     def note(self, search: Answer) -> str:
         return f"{len(search.hits)} candidates"
@@ -310,7 +315,8 @@ class Retrieve(Stage):
     def explain(self, search: Answer, tool_id: str) -> Explanation | None:
         text = self.wording(search)
         query = self.encode([text])[0] if self.encode else text
-        explanation = self.index.explain(query, tool_id, self._mask(search))
+        mask = None if search.visible is None else self._mask(search.visible)
+        explanation = self.index.explain(query, tool_id, mask)
         return msgspec.structs.replace(explanation, stage=self.name)
 
 
@@ -403,23 +409,20 @@ class Fuse(Stage):
 
     def run(self, searches: Sequence[Answer]) -> list[Answer]:
         by_branch = [branch(searches) for branch in self.branches]
-        by_search = zip(*by_branch, strict=True)
-        return [self._join(search, results) for search, results in zip(searches, by_search, strict=True)]
-
-    def _join(self, search: Answer, results: Sequence[Answer]) -> Answer:
-        """Combine what the branches returned for one search. Traces, and the `why` of each tool's hits, are joined."""
-        rankings = [[(hit.id, hit.score) for hit in result.hits] for result in results]
-        scores = self.by(rankings, search)
-        why = {hit.id: hit.why for hit in results[0].hits}
-        for result in results[1:]:
-            for hit in result.hits:
-                why[hit.id] = f"{why[hit.id]} + {hit.why}" if hit.id in why else hit.why
-        # The same order as by `order`, which would take longer: highest score first, ties by tool id.
-        ranked = sorted([(-float(score), tool_id) for tool_id, score in scores.items()])
-        hits = tuple([Hit(tool_id, -negated_score, why[tool_id]) for negated_score, tool_id in ranked])
-        n_before = len(search.trace)  # entries of earlier stages, which the trace of every branch begins with
-        branch_entries = [entry for result in results for entry in result.trace[n_before:]]
-        return msgspec.structs.replace(search, hits=hits, trace=(*search.trace, *branch_entries))
+        fused = []
+        for search, *results in zip(searches, *by_branch, strict=True):
+            scores = self.by([[(hit.id, hit.score) for hit in result.hits] for result in results], search)
+            why: dict[str, str] = {}  # tool id → what the branches say of it, joined
+            for result in results:
+                for hit in result.hits:
+                    why[hit.id] = f"{why[hit.id]} + {hit.why}" if hit.id in why else hit.why
+            # The same order as by `order`, which would take longer: highest score first, ties by tool id.
+            ranked = sorted([(-float(score), tool_id) for tool_id, score in scores.items()])
+            hits = tuple([Hit(tool_id, -negated_score, why[tool_id]) for negated_score, tool_id in ranked])
+            n_before = len(search.trace)  # entries of earlier stages, which the trace of every branch begins with
+            branch_entries = [entry for result in results for entry in result.trace[n_before:]]
+            fused.append(msgspec.structs.replace(search, hits=hits, trace=(*search.trace, *branch_entries)))
+        return fused
 
     def explain(self, search: Answer, tool_id: str) -> Explanation | None:
         """Return the tool's rank and score, None if it is no candidate, and each branch's explanation."""
@@ -510,17 +513,14 @@ class Cut(Stage):
         """Keep at most `k` hits (by default each search's own k) with a score of at least `floor`."""
         self.k, self.floor = k, floor
 
-    def run(self, searches: Sequence[Answer]) -> list[Answer]:
-        results = []
-        for search in searches:
-            hits, k = search.hits, search.k if self.k is None else self.k
-            if self.floor is not None:
-                hits = tuple(hit for hit in hits if hit.score >= self.floor)
-            hits, coverage = end_answer(hits[:k], search.aim)
-            # The estimate is uncertain, so it is shown only if it decided how many hits there are.
-            shown_coverage = None if search.aim is None else coverage
-            results.append(msgspec.structs.replace(search, hits=hits, coverage=shown_coverage))
-        return results
+    def change(self, search: Answer) -> Answer:
+        hits, k = search.hits, search.k if self.k is None else self.k
+        if self.floor is not None:
+            hits = tuple(hit for hit in hits if hit.score >= self.floor)
+        hits, coverage = end_answer(hits[:k], search.aim)
+        # The estimate is uncertain, so it is shown only if it decided how many hits there are.
+        shown_coverage = None if search.aim is None else coverage
+        return msgspec.structs.replace(search, hits=hits, coverage=shown_coverage)
 
 
 class Verdict(NamedTuple):
@@ -565,23 +565,24 @@ class Decide(Stage):
         self.why_empty, self.judge, self.refuse = why_empty, judge, refuse
 
     def run(self, searches: Sequence[Answer]) -> list[Answer]:
-        if self.judge is None:
-            return [self._decide(search, None) for search in searches]
         # A request with several steps is answered without a verdict if a tool fits one of them.
         to_judge = [number for number, search in enumerate(searches) if not search.serves_a_step]
-        verdicts = dict(zip(to_judge, self.judge([searches[number] for number in to_judge]), strict=True))
-        return [self._decide(search, verdicts.get(number)) for number, search in enumerate(searches)]
-
-    def _decide(self, search: Answer, verdict: Verdict | None) -> Answer:
-        """Set the kind, the reason and the doubt of one search."""
-        if verdict is not None and search.need is None:
-            search = msgspec.structs.replace(search, need=verdict.need)
-        if verdict is not None and verdict.kind is not None:
-            return self._abstain(search, verdict)
-        if search.hits:
-            return msgspec.structs.replace(search, kind="tools")
-        reason = search.reason or (self.why_empty(search) if self.why_empty else "No tool matches the query.")
-        return msgspec.structs.replace(search, kind="no_tool_fits", reason=reason)
+        judged = self.judge([searches[number] for number in to_judge]) if self.judge else [None] * len(to_judge)
+        verdicts = dict(zip(to_judge, judged, strict=True))
+        decided = []
+        for number, search in enumerate(searches):
+            verdict = verdicts.get(number)
+            if verdict is not None and search.need is None:
+                search = msgspec.structs.replace(search, need=verdict.need)
+            if verdict is not None and verdict.kind is not None:
+                search = self._abstain(search, verdict)
+            elif search.hits:
+                search = msgspec.structs.replace(search, kind="tools")
+            else:
+                reason = search.reason or (self.why_empty(search) if self.why_empty else "No tool matches the query.")
+                search = msgspec.structs.replace(search, kind="no_tool_fits", reason=reason)
+            decided.append(search)
+        return decided
 
     def _abstain(self, search: Answer, verdict: Verdict) -> Answer:
         """Move the hits to `weak`; or keep them, with the doubt, if the verdict is not sure and `refuse` is off."""

@@ -378,19 +378,18 @@ class WordTable(NamedTuple):
 
 def read_words(query: str, hits: Sequence[Hit], words: Words) -> WordTable:
     """Compare the words of a query with its first hits, with and without a pasted text ("EMAIL: … query: …")."""
-    text, request = _keep_content(query), _keep_content(_PASTED.sub(" ", query))
+    contents = []
+    for part in (query, _PASTED.sub(" ", query)):
+        without_labels = _LABEL.sub(" ", part)
+        # Verbs ("confirm") and labels of values ("code 7788") name no need by themselves.
+        contents.append(_TOKEN.sub(lambda match: "" if match[0].lower() in VERBS else match[0], without_labels))
+    text, request = contents
     ids = [hit.id for hit in hits[:MAX_COVER_HITS]]
     points = words.score_terms(text, ids)
     request_points = points if request == text else words.score_terms(request, ids)
     max_score, known_share = words.mass(text)
     columns = {tool_id: column for column, tool_id in enumerate(ids)}
     return WordTable(points, request_points, columns, known_share if max_score else None)
-
-
-def _keep_content(text: str) -> str:
-    """Return a text without verbs ("confirm") and labels of values ("code 7788"), which name no need by themselves."""
-    without_labels = _LABEL.sub(" ", text)
-    return _TOKEN.sub(lambda match: "" if match[0].lower() in VERBS else match[0], without_labels)
 
 
 def cover_words(hits: tuple[Hit, ...], table: WordTable, k: int | None = None) -> tuple[Hit, ...]:

@@ -444,27 +444,19 @@ class Splitter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def split(self, text: str) -> tuple[str, ...]:
         """Return the steps of a request. If there is only one, it is the request itself, unchanged."""
-        spans = self.find_spans(text)
-        if len(spans) < 2:
-            return (text,)
-        return tuple([text[start:end].strip() for start, end in spans])
-
-    def find_spans(self, text: str) -> list[tuple[int, int]]:
-        """Return where each step starts and ends."""
-        whole_text = [(0, len(text))]
         logits = self.score_cuts(text)
         if not logits:
-            return whole_text
+            return (text,)
         min_logit = math.log(self.threshold / (1 - self.threshold))
         likely = [cut for cut, logit in logits.items() if logit >= min_logit]
         kept = _drop_continuations(text, list(logits), likely)
         if not kept or len(kept) >= MAX_STEPS:
-            return whole_text
+            return (text,)
         has_list = any(cut.marks & _LIST_MARKS for cut in logits)
         first_mark = _FIRST_MARK.match(text) if has_list else None  # at the very beginning of a text, it is no cut
         starts = [first_mark.end() if first_mark else _find_lead_end(text), *(cut.end for cut in kept)]
         ends = [*(cut.start for cut in kept), len(text)]
-        return list(zip(starts, ends, strict=True))
+        return tuple([text[start:end].strip() for start, end in zip(starts, ends, strict=True)])
 
     def score_cuts(self, text: str) -> dict[SplitPoint, float]:
         """Return cut → logit of the probability that a step begins there; {} for a document."""

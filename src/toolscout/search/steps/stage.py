@@ -84,7 +84,13 @@ class StepSearch(Stage):
 
         `every`: whether to return every hit of a merge, and not only the first ones.
         """
-        groups = self._rank_groups(searches, [self._split(search) for search in searches])
+        splits = [self._split(search) for search in searches]
+        batch: list[Answer] = []
+        for search, steps in zip(searches, splits, strict=True):
+            # A step has the rights and bounds of the request, and a trace of its own.
+            batch += [search, *(msgspec.structs.replace(search, query=step, trace=()) for step in steps)]
+        ranked = iter(self.base(batch))
+        groups = [(next(ranked), [next(ranked) for _ in steps]) for steps in splits]  # (request, its steps)
         all_parts = [part for _, parts in groups for part in parts]
         judged = self.judge(all_parts) if self.judge and all_parts else [None] * len(all_parts)
         verdicts = iter(judged)  # in the order of all steps of all requests
@@ -97,21 +103,12 @@ class StepSearch(Stage):
             answers.append(self._finish_hits(answer))
         return answers
 
-    def _rank_groups(
-        self, searches: Sequence[Answer], splits: Sequence[Sequence[str]]
-    ) -> list[tuple[Answer, list[Answer]]]:
-        """Rank all requests and their steps in one batch of the base. Returns (request, its steps), with hits."""
-        batch: list[Answer] = []
-        for search, steps in zip(searches, splits, strict=True):
-            batch += [search, *_as_searches(search, steps)]
-        ranked = iter(self.base(batch))
-        return [(next(ranked), [next(ranked) for _ in steps]) for steps in splits]
-
     def _finish_hits(self, answer: Answer) -> Answer:
         """Give the last places to words that no earlier tool has, and correct the coverage of each hit."""
         hits = answer.hits
         shares: Sequence[float] = ()
-        if self.words is not None and hits and _is_plain(answer):
+        is_one_text = not answer.rewrites and parse_selection(answer.query) is None
+        if self.words is not None and hits and is_one_text:
             table = read_words(answer.query, hits, self.words)
             if self.covers:
                 hits = cover_words(hits, table, answer.k)
@@ -121,7 +118,7 @@ class StepSearch(Stage):
 
     def _split(self, search: Answer) -> tuple[str, ...]:
         """Return the steps to search one by one; empty if the request is one need or is not to be split."""
-        if self.splitter is None or not search.split or not _is_plain(search):
+        if self.splitter is None or not search.split or search.rewrites or parse_selection(search.query) is not None:
             return ()
         steps = self.splitter.split(search.query)
         if len(steps) < 2:
@@ -183,10 +180,10 @@ class StepSearch(Stage):
         if not steps:
             return self._explain_place(search, tool_id)
         explained: dict[str, Explanation] = {}  # by step
-        for part in _as_searches(search, steps):
-            explanation = self.base.explain(part, tool_id)
+        for step in steps:
+            explanation = self.base.explain(msgspec.structs.replace(search, query=step, trace=()), tool_id)
             if explanation is not None:
-                explained[part.query] = explanation
+                explained[step] = explanation
         if not explained:
             return None
         step = min(explained, key=lambda step: explained[step].rank or math.inf)
@@ -210,11 +207,6 @@ class StepSearch(Stage):
         [answer] = self.run([search], every=True)
         ranks = ((rank, hit.score) for rank, hit in enumerate(answer.hits, 1) if hit.id == tool_id)
         return next(ranks, (None, None))
-
-
-def _is_plain(search: Answer) -> bool:
-    """Tell whether a request is searched as one text: it has no rewrites, and does not select tools by name."""
-    return not search.rewrites and parse_selection(search.query) is None
 
 
 def _find_uncovered(whole: Answer, judged: Sequence[tuple[Answer, Verdict | None]]) -> tuple[str, ...]:
@@ -253,11 +245,6 @@ def _is_sure_chat(verdict: Verdict | None) -> bool:
 def _is_refused(verdict: Verdict | None) -> bool:
     """Tell whether the judge would abstain for a step."""
     return verdict is not None and verdict.kind is not None
-
-
-def _as_searches(search: Answer, steps: Sequence[str]) -> list[Answer]:
-    """Return a search for each step, with the rights and bounds of the request, and a trace of its own."""
-    return [msgspec.structs.replace(search, query=step, trace=()) for step in steps]
 
 
 def _add_traces(search: Answer, results: Sequence[Answer]) -> list[Trace]:
