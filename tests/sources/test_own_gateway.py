@@ -11,7 +11,7 @@ import pytest
 
 from tests_cli import run
 from toolscout.errors import SourceError
-from toolscout.sources.mcp import plan_servers
+from toolscout.sources.mcp import has_moved, plan_servers
 from toolscout.sources.mcp_config import discover
 
 SHOP = {"command": "shop-server"}
@@ -112,3 +112,42 @@ def test_sync_keeps_the_tools_of_servers_that_gave_place_to_the_gateway(tmp_path
     synced = run(*home, "sync")
     assert synced.exit_code == 1 and "it has only toolscout's own gateway" in synced.output
     assert "7 tools in 1 source" in run(*home, "list").output
+
+
+@pytest.mark.net
+def test_a_copy_of_the_file_takes_the_place_of_the_file_that_gets_the_gateway(tmp_path: Path) -> None:
+    shop = {"command": sys.executable, "args": [str(Path(__file__).parents[2] / "examples/shop/server.py")]}
+    file = write(tmp_path / ".cursor/mcp.json", shop=shop)
+    home = ("--home", str(tmp_path / "home"))
+    assert "shop: 7 new" in run(*home, "add", str(file)).output
+    copy = write(tmp_path / "servers.json", shop=shop)
+    added = run(*home, "add", str(copy))
+    assert added.exit_code == 0, added.output
+    assert f"shop: no change (7 tools) — shop; now read from {copy}, not from {file}" in " ".join(added.output.split())
+    write(file, toolscout=OWN)
+    synced = run(*home, "sync")
+    assert synced.exit_code == 0 and "shop: no change (7 tools)" in synced.output
+    other = write(tmp_path / "other.json", shop=shop | {"args": ["other.py"]})
+    refused = run(*home, "add", str(other))
+    assert refused.exit_code == 1 and "first run  toolscout remove shop" in refused.output
+    assert "toolscout sync" not in refused.output  # a sync cannot help: the name is taken
+    assert "shop: no change" in run(*home, "sync").output
+
+
+@pytest.mark.parametrize("old", [None, {"toolscout": OWN}, {"shop": SHOP, "news": SHOP}, {}])
+def test_a_server_has_moved_if_its_file_lacks_it_or_has_the_same_entry(
+    tmp_path: Path, old: dict[str, Any] | None
+) -> None:
+    file, new = tmp_path / "mcp.json", write(tmp_path / "servers.json", shop=SHOP)
+    if old is not None:
+        write(file, **old)
+    assert has_moved("shop", str(file), str(new), None)
+    assert not has_moved("shop", "https://tools.example.com/mcp", str(new), None)
+    assert not has_moved("shop", str(file), "uvx shop-server", None)
+
+
+@pytest.mark.parametrize("text", ['{"mcpServers": {"shop": {"command": "other"}}}', '{"mcpServers": '])
+def test_a_server_has_not_moved_if_its_file_has_another_entry_or_cannot_be_read(tmp_path: Path, text: str) -> None:
+    file, new = tmp_path / "mcp.json", write(tmp_path / "servers.json", shop=SHOP)
+    file.write_text(text)
+    assert not has_moved("shop", str(file), str(new), None)

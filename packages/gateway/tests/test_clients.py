@@ -134,7 +134,7 @@ def test_a_file_of_the_client_that_the_catalogue_follows_is_to_be_copied_first(t
     file.write_text(json.dumps({"mcpServers": {"shop": {"command": "no-such-program"}}}))
     run(*home, "add", str(file))
     assert f"follows {file}" in (said := run(*home, "gateway", "--print-config", "cursor").stderr)
-    assert "toolscout remove shop  and  toolscout add  with the copy" in said
+    assert "copy the file first, and run  toolscout add  with the copy" in said
     assert "follows" not in run(*home, "gateway", "--print-config", "codex").stderr
 
 

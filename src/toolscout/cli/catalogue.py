@@ -152,7 +152,8 @@ def _report_changes(scout: Scout, changes: Sequence[Changes], notes: Sequence[st
 def _describe_failed_sources(scout: Scout, changes: Sequence[Changes]) -> list[str]:
     """Say of sources that could not be read now whether the catalogue has tools of them, and what to do."""
     failed_sources = {change.source for change in changes if change.state == "error"}
-    kept_sources = [source for source in scout.sources() if source.name in failed_sources]
+    # a source that another file has already is not in state error: its name is taken, and a sync cannot help
+    kept_sources = [source for source in scout.sources() if source.name in failed_sources and source.state == "error"]
     sentences: list[str] = []
     for names, fact in (
         ([source.name for source in kept_sources if source.tools], "the tools that were read before stay"),

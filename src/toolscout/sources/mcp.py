@@ -17,7 +17,7 @@ import msgspec
 from toolscout.errors import BadEntry, SourceError, require
 from toolscout.location import Home
 from toolscout.settings import Settings
-from toolscout.sources.clients import Entry
+from toolscout.sources.clients import Entry, read_configuration
 from toolscout.sources.mcp_config import (
     Server,
     discover,
@@ -46,6 +46,7 @@ __all__ = [
     "SignInRequired",
     "connect",
     "discover",
+    "has_moved",
     "load_entries",
     "parse_server",
     "read",
@@ -56,6 +57,7 @@ _log: Final = logging.getLogger("toolscout.sources.mcp")
 MAX_SERVERS_AT_ONCE: Final = 16
 NO_SANDBOXES: Final[Mapping[str, Sandbox]] = {}
 REQUIRES_KEYS: Final = ("toolscout/depends_on", "depends_on")  # of `_meta`
+CONFIGURATION_SUFFIXES: Final = frozenset({".json", ".jsonc", ".toml", ".yaml", ".yml"})
 TASK_ONLY: Final = "task_only"  # key in `Tool.meta`
 PAGE: Final = "ui"  # key in `Tool.meta`, and in `_meta` of a tool
 
@@ -167,6 +169,41 @@ def _plan_server(
         message = f"{title} is disabled in {path}: enable it there to use its tools"
         return Reading(source=source, kind="mcp", state="disabled", message=message)
     return _put_in_sandbox(server, source, sandboxes)
+
+
+def has_moved(source: str, old_locator: str, locator: str, name: str | None) -> bool:
+    """Return whether a server moved from one configuration file to another.
+
+    It has moved if the old file is gone, no longer has the server, or has it with the same entry as the new file: a
+    copy, made before the gateway takes the place of the servers in the old file.
+
+    Args:
+        source: the name of the server's source.
+        old_locator: of the file from which the source was read.
+        locator: of the file from which it is read now.
+        name: of both, as in `plan_servers`.
+    """
+    old_file, file = split_project(old_locator)[0], split_project(locator)[0]
+    is_configuration = old_file.suffix in CONFIGURATION_SUFFIXES and os.path.isdir(old_file.parent)
+    if not (is_configuration and _is_file(file)):  # a URL or a command line
+        return False
+    if not _is_file(old_file):
+        return True
+    try:
+        old_servers = plan_servers(old_locator, name) if read_configuration(*split_project(old_locator)) else {}
+        servers = plan_servers(locator, name)
+    except SourceError:  # a file that cannot be read says nothing about its servers
+        return False
+    old_server, server = old_servers.get(source), servers.get(source)
+    if old_server is None:
+        return True
+    both_can_start = isinstance(old_server, Server) and isinstance(server, Server)
+    return both_can_start and _drop_file(old_server) == _drop_file(server)
+
+
+def _drop_file(server: Server) -> Server:
+    """Return a server without the file that names it, to compare it with a server of another file."""
+    return dataclasses.replace(server, origin="", folder=Path())
 
 
 def _leave_out_gateway(path: Path, entries: dict[str, Entry], home: Home) -> dict[str, Entry]:

@@ -7,12 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from toolscout import sources
 from toolscout.errors import NotFound, SourceError, name_nearest
 from toolscout.home.catalogue.store import CatalogueSource, Changes, Origin, Store, WaitingDefinition
 from toolscout.home.database import BUSY_SECONDS, hold_lock
 from toolscout.location import find_shared
 from toolscout.settings import Settings
+from toolscout.sources import mcp
 from toolscout.sources.documents import join_server, split_server
 from toolscout.sources.mcp_config import name_projects, split_project
 from toolscout.sources.published import is_published, prepare
@@ -97,7 +100,7 @@ class CatalogueManager:
                 Changes(source=reading.source, kind=reading.kind, state="error", message=reading.message)
                 for reading in readings
             ]
-        return list(self._write_readings(origin, readings))
+        return list(self._write_readings(origin, readings, may_move=True))
 
     def _build_origin(self, locator: str, name: str | None, kind: str | None, server: str) -> Origin:
         """Return the origin of a locator. A published server (`is_published`) is prepared so that it can be started.
@@ -135,14 +138,20 @@ class CatalogueManager:
         return list(self._write_readings(Origin(f"objects:{reading.source}", "objects"), [reading]))
 
     def _write_readings(
-        self, origin: Origin, readings: Sequence[sources.Reading], only: frozenset[str] = frozenset()
+        self,
+        origin: Origin,
+        readings: Sequence[sources.Reading],
+        only: frozenset[str] = frozenset(),
+        *,
+        may_move: bool = False,
     ) -> Iterator[Changes]:
         """Write the readings of an origin, and remove those of its sources that it has no longer.
 
-        If the origin was read in part, `only` has the names of the sources that were read. The others stay.
+        If the origin was read in part, `only` has the names of the sources that were read. The others stay. For
+        `may_move` see `put_reading`.
         """
         for reading in readings:
-            yield self.put_reading(origin, reading)
+            yield self.put_reading(origin, reading, may_move=may_move)
         present = {reading.source for reading in readings}
         for source in self.brought_by(origin):
             was_read = not only or source.name in only
@@ -155,17 +164,23 @@ class CatalogueManager:
         ids = {origin_row.id for origin_row in self.store.origins() if _is_same_origin(origin_row, origin)}
         return [source for source in self.store.sources() if source.origin in ids]
 
-    def put_reading(self, origin: Origin, reading: sources.Reading) -> Changes:
-        """Write one reading of a source into the catalogue. A source name that another origin has is an error."""
+    def put_reading(self, origin: Origin, reading: sources.Reading, *, may_move: bool = False) -> Changes:
+        """Write one reading of a source into the catalogue. A source name that another origin has is an error.
+
+        With `may_move`, an MCP server that moved from one configuration file to another is read from the new one from
+        now on (`mcp.has_moved`). Only `add` allows this: two files with the same server would take it from each other
+        in every sync.
+        """
         owner = self.store.owner(reading.source)
         problems = [(problem.entry, problem.message) for problem in reading.problems]
-        if owner is not None and not _is_same_origin(owner, origin):
+        is_other = owner is not None and not _is_same_origin(owner, origin)
+        if owner is not None and is_other and not (may_move and _has_moved(owner, origin, reading.source)):
             message = (
                 f"A source called {reading.source!r} is already in the catalogue, from {owner.locator}. "
-                "Give this one another name with --name, or remove the other source."
+                f"Give this one another name with --name, or first run  toolscout remove {reading.source}"
             )
             return Changes(source=reading.source, kind=reading.kind, state="error", message=message)
-        return self.store.put_source(
+        changes = self.store.put_source(
             origin,
             reading.source,
             kind=reading.kind,
@@ -174,6 +189,10 @@ class CatalogueManager:
             tools=reading.tools,
             problems=problems,
         )
+        if owner is not None and is_other and changes.state == "ok":
+            moved = f"{changes.message}; now read from {origin.locator}, not from {owner.locator}"
+            return msgspec.structs.replace(changes, message=moved)
+        return changes
 
     def sync(self, names: Sequence[str] = ()) -> Iterator[Changes]:
         """Read the origins again, and yield the changes of each source.
@@ -342,6 +361,12 @@ def _is_same_origin(one: Origin, other: Origin) -> bool:
     one_locator, _ = split_server(one.locator)
     other_locator, _ = split_server(other.locator)
     return one_locator == other_locator and one.name == other.name
+
+
+def _has_moved(owner: Origin, origin: Origin, source: str) -> bool:
+    """Return whether a server of the owner's file moved to the file of another origin."""
+    are_servers = owner.kind == origin.kind == "mcp" and owner.name == origin.name
+    return are_servers and mcp.has_moved(source, owner.locator, origin.locator, origin.name)
 
 
 def _make_absolute(locator: str) -> str:

@@ -147,10 +147,9 @@ def _warn_of_followed_files(scout: Scout, client: str) -> None:
     for origin in scout.store.origins():
         path = split_project(origin.locator)[0]
         if origin.kind == "mcp" and is_file_of(TITLES.get(client, ""), path):
-            names = " ".join(source.name for source in scout.brought_by(origin))
             sentence = (
                 f"note: your catalogue follows {path}. If this entry takes the place of the servers there, copy the "
-                f"file first. Then run  toolscout remove {names}  and  toolscout add  with the copy"
+                "file first, and run  toolscout add  with the copy"
             )
             echo(escape_line(sentence), err=True)
 
