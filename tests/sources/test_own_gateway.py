@@ -102,16 +102,17 @@ def test_a_file_with_nothing_else_is_refused_and_not_discovered(
 @pytest.mark.net
 def test_sync_keeps_the_tools_of_servers_that_gave_place_to_the_gateway(tmp_path: Path) -> None:
     shop = {"command": sys.executable, "args": [str(Path(__file__).parents[2] / "examples/shop/server.py")]}
-    file = write(tmp_path / "mcp.json", shop=shop)
+    file = write(tmp_path / "mcp.json", shop=shop, second=shop)
     home = ("--home", str(tmp_path / "home"))
     assert "shop: 7 new" in run(*home, "add", str(file)).output
-    write(file, shop=shop, toolscout=OWN)
+    write(file, shop=shop, second=shop, toolscout=OWN)
     assert "shop: no change (7 tools)" in run(*home, "sync").output
     assert "toolscout" not in run(*home, "list", "--tools").output
     write(file, toolscout=OWN)
     synced = run(*home, "sync")
-    assert synced.exit_code == 1 and "it has only toolscout's own gateway" in synced.output
-    assert "7 tools in 1 source" in run(*home, "list").output
+    assert synced.exit_code == 1 and synced.stderr.count("error:") == 1
+    assert f"error: second, shop: {file}: it has only toolscout's own gateway." in synced.stderr
+    assert "14 tools in 2 sources" in run(*home, "list").output
 
 
 @pytest.mark.net

@@ -362,9 +362,11 @@ def report_failures(changes: Sequence[Changes], limit: int = 20) -> int:
             n_more = len(change.problems) - limit
             print_warning(f"{change.source}: and {n_more:,} more: see  toolscout show {change.source}")
     failed = [change for change in changes if change.state == "error"]
+    sources_by_message: dict[str, list[str]] = {}  # a file that cannot be read is one failure of all its servers
     for change in failed:
-        message = change.message.removeprefix(f"{change.source}: ")
-        print_failure(f"{change.source}: {message}")
+        sources_by_message.setdefault(change.message.removeprefix(f"{change.source}: "), []).append(change.source)
+    for message, sources in sources_by_message.items():
+        print_failure(f"{', '.join(sources)}: {message}")
     if changes and len(failed) == len(changes):
         return 1
     return 3 if failed or any(change.problems for change in changes) else 0

@@ -197,8 +197,9 @@ def has_moved(source: str, old_locator: str, locator: str, name: str | None) -> 
     old_server, server = old_servers.get(source), servers.get(source)
     if old_server is None:
         return True
-    both_can_start = isinstance(old_server, Server) and isinstance(server, Server)
-    return both_can_start and _drop_file(old_server) == _drop_file(server)
+    if not (isinstance(old_server, Server) and isinstance(server, Server)):  # one is disabled or invalid
+        return False
+    return _drop_file(old_server) == _drop_file(server)
 
 
 def _drop_file(server: Server) -> Server:
