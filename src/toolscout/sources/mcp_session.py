@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -56,6 +56,7 @@ from toolscout.trust.redaction import Cover, find_environment_credentials
 if TYPE_CHECKING:
     import httpx2
     from mcp import Client
+    from mcp.client.extension import ClientExtension
     from mcp.client.session import IncomingMessage, MessageHandlerFnT
     from mcp_types import (
         ElicitRequestParams,
@@ -240,6 +241,7 @@ async def connect(
     person: bool = False,
     spills: Spills | None = None,
     identity: SessionIdentity | None = None,
+    extensions: Sequence[ClientExtension] = (),
 ) -> AsyncIterator[McpConnection]:
     """Open a session with a server, and start the server if it is a command.
 
@@ -253,6 +255,7 @@ async def connect(
         spills: receives the large values of results, which are then empty in the result. None: a result may have
             16 MiB.
         identity: whose credentials the session uses. None: those of the person who ran `toolscout add`.
+        extensions: of the protocol, which the session declares beside MCP Apps and skills.
 
     Raises:
         SignInRequired: if the server wants the identity to sign in.
@@ -272,7 +275,7 @@ async def connect(
     async with AsyncExitStack() as stack:
         for way in ways:
             watch = _Watch(replace(ready, transport=way.transport), server.timeout or settings.mcp_timeout, spills)
-            watch.identity = identity
+            watch.identity, watch.extensions = identity, extensions
             try:
                 connection = await stack.enter_async_context(_open_session(watch, way.mode, settings, person))
             except SourceError as error:
@@ -301,6 +304,7 @@ async def _open_session(watch: _Watch, mode: str, settings: Settings, person: bo
     from mcp_types import Implementation
     from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+    shown = [advertise(UI_EXTENSION, {"mimeTypes": [UI_TYPE]}), advertise(SKILLS_EXTENSION, {})]
     with watch.scope as scope:
         try:
             with watch.run_clock("an answer to its start"):
@@ -314,7 +318,7 @@ async def _open_session(watch: _Watch, mode: str, settings: Settings, person: bo
                         elicitation_callback=watch.receive_question,
                         logging_callback=watch.receive_log,
                         client_info=Implementation(name="toolscout", version=version("toolscout")),
-                        extensions=[advertise(UI_EXTENSION, {"mimeTypes": [UI_TYPE]}), advertise(SKILLS_EXTENSION, {})],
+                        extensions=[*shown, *watch.extensions],
                     )
                     async with client:
                         if watch.messages.was_late and not is_second:
@@ -444,6 +448,7 @@ class _Watch:
         stderr: the last bytes that the server wrote there.
         tokens: those of whoever signed in with `toolscout add`. None: they are not used.
         identity: the caller whose credentials are used instead. None: nobody's.
+        extensions: of the protocol, declared beside those of every session.
     """
 
     def __init__(self, server: Server, seconds: float, spills: Spills | None) -> None:
@@ -460,6 +465,7 @@ class _Watch:
         self.messages = MessageFilter(server.protocol)
         self.tokens: TokenFile | None = None
         self.identity: SessionIdentity | None = None
+        self.extensions: Sequence[ClientExtension] = ()
         # The owner of the connection sets these three. None: questions are declined, messages are dropped.
         self.answer_question: Callable[[ElicitRequestParams], Awaitable[ElicitResult | ErrorData]] | None = None
         self.write_log: Callable[[LoggingMessageNotificationParams], Awaitable[None]] | None = None

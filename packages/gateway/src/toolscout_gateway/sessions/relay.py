@@ -378,11 +378,14 @@ def _is_same(caller: Caller, other: Caller) -> bool:
 
 @cache
 def allow_questions(result_type: Any) -> TypeAdapter[Any]:
-    """Return the validator of answers that are a result of this type, or a question in its place."""
-    from mcp_types import InputRequiredResult
+    """Return the validator of answers that are a result of this type, or in its place a question or a task."""
+    from mcp_types import CallToolResult, InputRequiredResult
     from pydantic import TypeAdapter
 
-    return TypeAdapter(result_type | InputRequiredResult)
+    from toolscout_gateway.sessions.tasks import StartedTask
+
+    answers = result_type | InputRequiredResult
+    return TypeAdapter(answers | StartedTask if result_type is CallToolResult else answers)
 
 
 def ask_to_open(error: MCPError, exchange: Exchange, source: str) -> InputRequiredResult | None:

@@ -31,14 +31,17 @@ from toolscout_gateway.text import clean_words
 
 if TYPE_CHECKING:
     import anyio
+    from mcp.shared.dispatcher import ProgressFnT
     from mcp.shared.exceptions import MCPError
     from mcp_types import ClientRequest, InputRequiredResult, InputResponses
     from pydantic import TypeAdapter
 
     from toolscout.settings import Settings
+    from toolscout.sources.mcp_oauth import SessionIdentity
     from toolscout_gateway.access.sign_in import Identity
     from toolscout_gateway.sessions.exchange import Exchange
     from toolscout_gateway.sessions.host import SessionHost
+    from toolscout_gateway.sessions.tasks import RunningTask
 
 __all__ = ["CallerSession", "SessionLost", "Upstream", "call_again_once"]
 
@@ -207,6 +210,7 @@ class Upstream:
         self._listed_at = float("-inf")  # when the stored list was asked for, on the monotonic clock
         self._stored_list: list[Any] = []  # the list of tools in the catalogue
         self._generation = -1  # of the catalogue when that list was stored
+        self._task_tools: set[str] = set()  # tools that the server runs only as tasks
 
     async def run(self, start_limit: anyio.CapacityLimiter) -> None:
         """Keep a session open while it is used, until cancelled or retired. Restart it with growing delays."""
@@ -376,10 +380,17 @@ class Upstream:
 
     def _connect(self) -> AbstractAsyncContextManager[McpConnection]:
         """Open a session that all callers share."""
-        settings, spills = self._host.scout.settings, self._host.spills
         identity = self._host.choose_identity(self)
         self.is_owned = identity is None
-        return connect(self.server, settings=settings, spills=spills, identity=identity)
+        return self._connect_as(identity)
+
+    def _connect_as(self, identity: SessionIdentity | None) -> AbstractAsyncContextManager[McpConnection]:
+        """Open a session with the credentials of an identity. None: of the person who added the server."""
+        from toolscout_gateway.sessions.tasks import TasksExtension
+
+        settings, spills = self._host.scout.settings, self._host.spills
+        extensions = [TasksExtension()]
+        return connect(self.server, settings=settings, spills=spills, identity=identity, extensions=extensions)
 
     async def _follow_changes(self, connection: McpConnection) -> None:
         """Read the list of tools again after each change, until nobody needs the session."""
@@ -699,10 +710,15 @@ class Upstream:
         from mcp.shared.exceptions import MCPError
         from pydantic import ValidationError
 
+        from toolscout_gateway.sessions.tasks import RunningTask
+
+        task = RunningTask(connection.client.session)
         accepted: Any = result_type  # `allow_questions` is cached, and the type checker takes no `type[T]` as a key
-        send = functools.partial(self._send_round, connection, exchange, request, allow_questions(accepted))
+        send = functools.partial(self._send_round, connection, exchange, request, allow_questions(accepted), task)
+        has_outcome = False
         try:
             result = await self._host.relay.drive(self.key, connection, exchange, send)
+            has_outcome = True
             return result if exchange.resends_with_answers else exchange.trim(result)
         except ValidationError:
             kind = request.method.partition("/")[0].removesuffix("s")  # tool, resource, prompt, completion
@@ -710,6 +726,9 @@ class Upstream:
             raise Unavailable(message) from None
         except MCPError as error:
             raise self._translate_error(connection, error) from None
+        finally:
+            if not has_outcome:  # the caller or the time limit gave the call up, or nobody can answer its question
+                await task.cancel()
 
     def _translate_error(self, connection: McpConnection, error: MCPError) -> MCPError | Unavailable:
         """Return the error of a request for its caller, with clean words. Ends the session if the error says so."""
@@ -734,11 +753,14 @@ class Upstream:
         exchange: Exchange,
         request: Any,
         result_type: TypeAdapter[Any],
+        task: RunningTask,
         responses: InputResponses | None,
         state: str | None,
     ) -> Any:
-        """Send a request, with the answers to the questions of the round before."""
+        """Send a request, with the answers to the questions of the round before. Waits if it runs as a task."""
         import anyio
+
+        from toolscout_gateway.sessions.tasks import TASK_PREFIX, StartedTask
 
         turn = anyio.Lock()  # a fair lock, so that messages on progress arrive in order and the result after them
 
@@ -746,16 +768,51 @@ class Upstream:
             async with turn:
                 await exchange.report_progress(progress, total, clean_words(message, connection.credential_cover))
 
+        if state is not None and state.startswith(TASK_PREFIX):
+            return await task.answer(state, responses or {}, pass_progress)
         changes: dict[str, Any] = {}
         if responses is not None or state is not None:
             changes = {"input_responses": responses, "request_state": state}
-        if connection.is_modern:  # every request says what its caller's client can do
-            changes["meta"] = {**(request.params.meta or {}), CALLER_META: exchange.declared}
         if changes:
             request = request.model_copy(update={"params": request.params.model_copy(update=changes)})
-        result = await connection.client.session.send_request(request, result_type, progress_callback=pass_progress)
+        result = await self._send_declared(connection, exchange, request, result_type, pass_progress)
+        if isinstance(result, StartedTask):
+            result = await task.wait(result, pass_progress)
         async with turn:
             return result
+
+    async def _send_declared(
+        self,
+        connection: McpConnection,
+        exchange: Exchange,
+        request: Any,
+        result_type: TypeAdapter[Any],
+        pass_progress: ProgressFnT,
+    ) -> Any:
+        """Send a request that says what its caller's client can do, if the session has no handshake that says it.
+
+        The caller's client need not know tasks, because the gateway waits for them. Tasks are declared only for tools
+        that their server refuses otherwise: without a task, a server reports its progress in numbers.
+        """
+        from mcp.shared.exceptions import MCPError
+
+        from toolscout_gateway.sessions.tasks import TASKS_EXTENSION, wants_task
+
+        session, tool = connection.client.session, getattr(request.params, "name", "")
+        while True:
+            sent = request
+            if connection.is_modern:
+                declared = exchange.declared
+                if tool in self._task_tools:
+                    declared["extensions"] = {**declared.get("extensions", {}), TASKS_EXTENSION: {}}
+                meta = {**(request.params.meta or {}), CALLER_META: declared}
+                sent = request.model_copy(update={"params": request.params.model_copy(update={"meta": meta})})
+            try:
+                return await session.send_request(sent, result_type, progress_callback=pass_progress)
+            except MCPError as error:
+                if tool in self._task_tools or not wants_task(error):
+                    raise
+                self._task_tools.add(tool)
 
 
 class CallerSession(Upstream):
@@ -768,8 +825,7 @@ class CallerSession(Upstream):
         self.key = f"{shared.name}\n{identity.person}"
 
     def _connect(self) -> AbstractAsyncContextManager[McpConnection]:
-        settings, spills = self._host.scout.settings, self._host.spills
-        return connect(self.server, settings=settings, spills=spills, identity=self.identity)
+        return self._connect_as(self.identity)
 
     async def _add_unseen(self, reading: Reading) -> Reading:
         return await self._host.run_in_thread(self._add_stored, reading)
