@@ -43,7 +43,7 @@ from toolscout import encoders
 from toolscout.arrays import Mask
 from toolscout.dataset import NoTool
 from toolscout.encoders import Vectors, encode_tools
-from toolscout.encoders.languages import understands
+from toolscout.encoders.languages import is_english
 from toolscout.encoders.static import StaticEncoder
 from toolscout.home.catalogue.vector_cache import VectorStore
 from toolscout.indexes.bm25 import BM25
@@ -226,7 +226,7 @@ def average(sets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def mark_judged(asked: Part, static: StaticEncoder) -> Mask:
     """Return which requests a search judges: those of which the bundled encoder knows a word, and that are English."""
-    english = [understands(encoders.ENGLISH, text, static.pieces.is_word) for text in asked.texts]
+    english = [is_english(text, static.pieces.is_word) for text in asked.texts]
     return np.array(english) & asked.vectors["static"].any(axis=1)
 
 

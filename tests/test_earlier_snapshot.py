@@ -192,7 +192,7 @@ def test_what_is_built_beside_a_change_keeps_its_rows_apart_and_is_not_taken_ove
         other.add(sources["source1"][1:], name="source1")
         encoder = load_static()
         rows = (
-            scout.engine.builder.make_resources(scout.engine.selector.default()).index_tools(catalogue, encoder).vectors
+            scout.engine.builder.make_resources(scout.engine.selector.default).index_tools(catalogue, encoder).vectors
         )
         compared = read_tool_words(catalogue).compared
         assert "source1/a_lost_tool" not in screening.suspects(catalogue)

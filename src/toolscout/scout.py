@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import logging
 import operator
+import uuid
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from toolscout.errors import NotFound, OverBudget, StoreError, UserError
 from toolscout.home.catalogue.store import Catalogue, Changes
 from toolscout.home.catalogue.sync import CatalogueManager
 from toolscout.home.database import open_home
-from toolscout.home.journal.journal import MAX_SEARCH_EVENTS, Journal, describe_answer, new_id
+from toolscout.home.journal.journal import MAX_SEARCH_EVENTS, Journal
 from toolscout.location import find_root, find_shared, local_folder, place_tenant, require_folder
 from toolscout.recipes.engine import SearchEngine
 from toolscout.recipes.select import Selection
@@ -240,7 +241,7 @@ class Scout(CatalogueManager):
         template = Answer(query="", visible=visible, deadline=deadline, split=split, caller=caller)
         selection, answers, generation = self._run_searches(queries, k, template, recipe, model)
         problem = self._write_searches(answers, selection, generation) if self.settings.journal else None
-        return [_describe_problems(answer, problem) for answer in answers]
+        return [_describe_problems(answer, problem) if answer.degraded or problem else answer for answer in answers]
 
     def preview_many(
         self,
@@ -255,7 +256,8 @@ class Scout(CatalogueManager):
         Their answers have no `search_id`, so that no call or feedback can refer to them.
         """
         _, answers, _ = self._run_searches(queries, k, Answer(query="", visible=visible), recipe, None)
-        return [_describe_problems(msgspec.structs.replace(answer, search_id=None), None) for answer in answers]
+        answers = [msgspec.structs.replace(answer, search_id=None) for answer in answers]
+        return [_describe_problems(answer, None) if answer.degraded else answer for answer in answers]
 
     def _run_searches(
         self,
@@ -278,7 +280,7 @@ class Scout(CatalogueManager):
         if notice and template.visible is not None:
             notice = self._hide_notice(notice, selection)
         template = msgspec.structs.replace(template, k=max_hits, aim=aim, reason=notice or None)
-        batch = [msgspec.structs.replace(template, query=query, search_id=new_id()) for query in queries]
+        batch = [msgspec.structs.replace(template, query=query, search_id=uuid.uuid4().hex) for query in queries]
         answers, generation = self.engine.run(selection, batch)
         return selection, answers, generation
 
@@ -350,11 +352,15 @@ class Scout(CatalogueManager):
         """Write searches to the journal. A failure raises nothing, since they are answered: returns what happened."""
         model = selection.manifest.job if selection.manifest else None
         served_by = {"recipe": selection.recipe, "model": model, "generation": generation}
+        events = []
+        for answer in answers:
+            shown = [hit.id for hit in answer.hits]
+            fields: dict[str, object] = {"search_id": answer.search_id, "query": answer.query, "shown": shown}
+            if answer.kind is not None:
+                fields["answer"] = answer.kind
+            events.append(("search", answer.caller or self.settings.caller, fields | served_by))
         try:
-            self.journal.append_all(
-                ("search", answer.caller or self.settings.caller, describe_answer(answer) | served_by)
-                for answer in answers
-            )
+            self.journal.append_all(events)
         except StoreError as error:
             if str(error) != self._journal_error:  # the same error is logged once, although each search has it
                 self._journal_error = str(error)
@@ -445,8 +451,6 @@ def _describe_problems(answer: Answer, journal_problem: str | None) -> Answer:
 
     A caller who sees only a part of the catalogue gets general sentences, which do not say where services are.
     """
-    if not (answer.degraded or journal_problem):
-        return answer
     sentences = [(answer.degraded, "a stage of the search could not help")]
     sentences += [(journal_problem, "this search is not in the journal")]
     is_restricted = answer.visible is not None

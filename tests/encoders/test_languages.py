@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toolscout.encoders.languages import ENGLISH_WORDS, OTHER_WORDS, is_english, is_foreign, understands
+from toolscout.encoders.languages import ENGLISH_WORDS, OTHER_WORDS, is_english, is_foreign
 from toolscout.encoders.static import StaticEncoder, WordPieces
 
 DEV = Path(__file__).parents[2] / "benchmarks" / "suites" / "languages_dev" / "queries.jsonl"
@@ -64,13 +64,6 @@ def test_names_addresses_and_single_foreign_words_leave_a_text_english(text: str
 )
 def test_script_function_words_and_unknown_words_tell_other_languages(text: str, pieces: WordPieces) -> None:
     assert not is_english(text, pieces.is_word)
-
-
-def test_only_an_encoder_of_english_alone_can_fail_to_understand(pieces: WordPieces) -> None:
-    text = "das Wetter von morgen"
-    assert not understands(frozenset({"en"}), text, pieces.is_word)
-    assert understands(None, text, pieces.is_word)
-    assert understands(frozenset({"en", "de"}), text, pieces.is_word)
 
 
 def test_a_word_is_whole_only_if_one_piece_begins_and_ends_it(pieces: WordPieces) -> None:

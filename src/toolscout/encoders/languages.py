@@ -13,10 +13,10 @@ import unicodedata
 from collections.abc import Callable
 from typing import Final
 
-from toolscout.encoders.encoder import ENGLISH, split_identifiers
+from toolscout.encoders.encoder import split_identifiers
 from toolscout.vocabulary import list_words
 
-__all__ = ["is_english", "is_foreign", "is_plainly_foreign", "understands"]
+__all__ = ["is_english", "is_foreign", "is_plainly_foreign"]
 
 MAX_REMEMBERED_LANGUAGES: Final = 256
 MAX_JUDGED_CHARS: Final = 2_000
@@ -36,26 +36,12 @@ ENGLISH_WORDS: Final = frozenset(list_words("function_words", "en"))
 OTHER_WORDS: Final = frozenset(list_words("function_words")) - ENGLISH_WORDS
 
 
-def understands(languages: frozenset[str] | None, text: str, is_known: Callable[[str], bool]) -> bool:
-    """Tell whether an encoder of these languages understands a text.
-
-    Args:
-        languages: as an encoder declares them. With a language besides English, every text counts as understood,
-            because the other languages cannot be told apart here.
-        text: a query.
-        is_known: whether the bundled encoder knows a word, in small letters, as a whole.
-    """
-    if languages is None or languages - ENGLISH:
-        return True
-    return is_english(text, is_known)
-
-
 def is_english(text: str, is_known: Callable[[str], bool]) -> bool:
     """Tell whether a text is surely English. A text without words, such as `2+2`, counts as English.
 
     Args:
         text: a query; only its beginning counts.
-        is_known: as in `understands`.
+        is_known: whether the bundled encoder knows a word, in small letters, as a whole.
     """
     words, is_other_script, n_english, n_other = _read_words(text[:MAX_JUDGED_CHARS])
     if is_other_script:
@@ -77,7 +63,7 @@ def is_foreign(text: str, is_known: Callable[[str], bool]) -> bool:
 
     Args:
         text: a query; only its beginning counts.
-        is_known: as in `understands`.
+        is_known: as in `is_english`.
     """
     words, is_other_script, n_english, n_other = _read_words(text[:MAX_JUDGED_CHARS])
     if is_other_script or not words:

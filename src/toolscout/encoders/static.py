@@ -361,7 +361,8 @@ class StaticEncoder:
         if len(cache) + len(texts) > MAX_CACHED_CALLS * MAX_CACHED_QUERIES:  # full: keep only what is asked for now
             cache = self._query_cache = {text: cache[text] for text in texts if text in cache}
         missing = [text for text in dict.fromkeys(texts) if text not in cache]
-        cache.update(zip(missing, self._encode_rows(missing, kind), strict=True))
+        if missing:
+            cache.update(zip(missing, self._encode_rows(missing, kind), strict=True))
         return np.array([cache[text] for text in texts], dtype=np.float32).reshape(len(texts), self.dim)
 
     def _encode_rows(self, texts: Sequence[str], kind: Kind) -> Vectors:

@@ -134,7 +134,8 @@ class BM25:
     def _find_best(self, query: str, k: int, mask: Mask | None) -> tuple[Positions, Scores]:
         """Return positions and scores of the `k` best tools with a score above 0."""
         if self._large is not None:
-            best = self._large.find_best(self._list_postings(query), k, mask)
+            _, postings = self._look_up_terms(query)
+            best = self._large.find_best([*postings.values()], k, mask)
             if best is not None:
                 return best
         scores = self.scores(query)
@@ -149,13 +150,13 @@ class BM25:
         """
         if (cached := self._scores_cache.get(query)) is not None:
             return cached
-        postings = self._list_postings(query)
+        _, postings = self._look_up_terms(query)
         scores = np.zeros(len(self.ids), dtype=np.float32)
         if postings:
-            tools = np.concatenate([self._indices[start:end] for _, start, end, _ in postings])
+            tools = np.concatenate([self._indices[start:end] for _, start, end, _ in postings.values()])
             term_scores = [
                 self._data[start:end] if weight == 1 else self._data[start:end] * np.float32(weight)
-                for _, start, end, weight in postings
+                for _, start, end, weight in postings.values()
             ]
             # `bincount` adds the scores of each tool, in double precision.
             scores = np.bincount(tools, np.concatenate(term_scores), len(self.ids)).astype(np.float32)
@@ -190,11 +191,6 @@ class BM25:
         self._terms_cache[query] = counts, postings
         return counts, postings
 
-    def _list_postings(self, query: str) -> list[Postings]:
-        """Return the postings of the terms of a query that some tool has, in the order of the query."""
-        _, postings = self._look_up_terms(query)
-        return [*postings.values()]
-
     def _find_postings(self, counts: Mapping[str, float]) -> dict[str, Postings]:
         """Find the postings of terms, weighted by their counts; a term of no tool is left out."""
         postings = {}
@@ -222,7 +218,8 @@ class BM25:
             if len(best):
                 first = int(best[0])
                 if self._large is not None:
-                    estimate = self._large.describe_scores(self._list_postings(query), mask)
+                    _, postings = self._look_up_terms(query)
+                    estimate = self._large.describe_scores([*postings.values()], mask)
             else:  # all visible tools have the score 0, so the first of them is the best
                 first = 0 if mask is None else int(np.argmax(mask))
             mean, deviation = estimate or describe_scores(self.scores(query), mask)
@@ -233,7 +230,8 @@ class BM25:
         """Return the scores of the tools at some positions, equal to those of `scores`."""
         if (scores := self._scores_cache.get(query)) is not None:
             return scores[np.array(positions, dtype=np.intp)]
-        term_scores = self._score_terms_at(self._list_postings(query), np.array(positions, dtype=np.int32))
+        _, postings = self._look_up_terms(query)
+        term_scores = self._score_terms_at(postings, np.array(positions, dtype=np.int32))
         totals: Scores = term_scores.sum(axis=0, dtype=np.float64).astype(np.float32)
         return totals
 
@@ -243,18 +241,19 @@ class BM25:
         Every id must be in the index; for other ids the scores are wrong.
         """
         positions = np.array([bisect.bisect_left(self.ids, tool_id) for tool_id in ids], dtype=np.int32)
-        return self._score_terms_at(self._list_postings(query), positions)
+        _, postings = self._look_up_terms(query)
+        return self._score_terms_at(postings, positions)
 
-    def _score_terms_at(self, postings: Sequence[Postings], positions: npt.NDArray[np.int32]) -> Scores:
+    def _score_terms_at(self, postings: Mapping[str, Postings], positions: npt.NDArray[np.int32]) -> Scores:
         """Return what each term adds to the scores of the tools at some positions, `(terms, tools)`."""
         table = np.zeros((len(postings), len(positions)), dtype=np.float32)
-        for row, (_, start, end, _) in zip(table, postings, strict=True):
+        for row, (_, start, end, _) in zip(table, postings.values(), strict=True):
             tools = self._indices[start:end]
             places = tools.searchsorted(positions)
             # A tool above all tools of the term has the place after the last one, which `take` clips to the last.
             has_term = (tools.take(places, mode="clip") == positions).nonzero()[0]
             row[has_term] = self._data[start:end][places[has_term]]
-        weights = np.array([posting.weight for posting in postings], dtype=np.float32)
+        weights = np.array([posting.weight for posting in postings.values()], dtype=np.float32)
         return table * weights[:, None]
 
     def count_tools(self, text: str) -> int:
@@ -322,7 +321,7 @@ class BM25:
 
     def _score_terms_of(self, position: int, postings: Mapping[str, Postings]) -> list[float]:
         """Return what each term adds to the score of the tool at a position."""
-        column = self._score_terms_at(list(postings.values()), np.array([position], dtype=np.int32))[:, 0]
+        column = self._score_terms_at(postings, np.array([position], dtype=np.int32))[:, 0]
         scores: list[float] = column.tolist()
         return scores
 

@@ -149,11 +149,9 @@ class Exact:
             candidates = self.find_candidates(batch, k, batch_limits)
             for row, positions, mask in zip(batch, candidates, batch_limits, strict=True):
                 n_nearest = k if row.any() else 0  # a row of zeros has no direction, so no tool is near it
-                best, scores = self._choose_best(row, positions, n_nearest)
+                best, scores = self._choose_best(row, positions, n_nearest, mask)
                 ids.append([self.ids[position] for position in best.tolist()])
                 values.append(scores)
-                if mask is None:
-                    self._remember_nearest(row, best, scores)
         return ids, values
 
     def find_candidates(self, rows: Vectors, k: int, limits: Sequence[Mask | None]) -> Iterable[Positions]:
@@ -188,22 +186,27 @@ class Exact:
         near = approximate >= approximate[best[-1]] - self.slack * float(np.linalg.norm(row))
         return np.flatnonzero(near if mask is None else near & mask)
 
-    def _choose_best(self, row: Vectors, positions: Positions, k: int) -> tuple[Positions, Vectors]:
-        """Return positions and cosines of the nearest among some tools, best first."""
-        scores = self.compute_cosines(row, positions)
+    def _choose_best(self, row: Vectors, positions: Positions, k: int, mask: Mask | None) -> tuple[Positions, Vectors]:
+        """Return positions and cosines of the nearest among some tools, best first.
+
+        Without a mask, they are cached for `spreads`, which is called right after a search.
+        """
+        scores = self.at(row, positions)
         best = top_k(scores, k)
-        return positions[best], scores[best]
+        nearest = positions[best], scores[best]
+        if mask is None:
+            if len(self._nearest) >= MAX_CACHED_NEAREST:
+                self._nearest = {}
+            self._nearest[row.tobytes()] = nearest
+        return nearest
 
-    def compute_cosines(self, row: Vectors, positions: Positions) -> Vectors:
-        """Compute the cosines of the tools at some positions, always summed in the same order."""
-        scores: Vectors = np.einsum("nd,d->n", self.vectors[positions], row)
+    def at(self, query: Vectors, positions: Sequence[int] | Positions) -> Vectors:
+        """Compute the cosines of the tools at some positions with a query (a unit row).
+
+        They are always summed in the same order, so they equal those of `search`.
+        """
+        scores: Vectors = np.einsum("nd,d->n", self.vectors[np.asarray(positions, dtype=np.intp)], query)
         return scores
-
-    def _remember_nearest(self, row: Vectors, best: Positions, scores: Vectors) -> None:
-        """Cache the nearest of all tools to a query for `spreads`, which is called right after a search."""
-        if len(self._nearest) >= MAX_CACHED_NEAREST:
-            self._nearest = {}
-        self._nearest[row.tobytes()] = best, scores
 
     def spreads(self, queries: Array, depth: int, visible: Sequence[Mask | None] | None = None) -> list[Spread]:
         """Summarise the distribution of cosines over all visible tools for each query.
@@ -228,8 +231,7 @@ class Exact:
         has_cached_too_few = len(best) < min(depth, len(self.ids))
         if has_cached_too_few:
             [positions] = self.find_candidates(row[None], depth, [None])
-            best, scores = self._choose_best(row, positions, depth)
-            self._remember_nearest(row, best, scores)
+            best, scores = self._choose_best(row, positions, depth, None)
         return Spread(pad_best(scores, depth), int(best[0]), *self.describe_cosines(row))
 
     def describe_cosines(self, query: Vectors) -> tuple[float, float]:
@@ -257,10 +259,6 @@ class Exact:
             products = (self.vectors.T @ self.vectors).astype(np.float64) / len(self.vectors)
             self._moments = self.vectors.mean(axis=0, dtype=np.float64), products
         return self._moments
-
-    def at(self, query: Vectors, positions: Sequence[int]) -> Vectors:
-        """Compute the cosines of the tools at some positions with a query (a unit row), equal to those of `search`."""
-        return self.compute_cosines(query, np.array(positions, dtype=np.intp))
 
     def cosines(self, query: Vectors) -> Vectors:
         """Compute the cosine of every tool with a query (a unit row), read only, equal to those of `search`.

@@ -56,20 +56,15 @@ def top_k(
     if floor is not None:  # many equal scores, such as those of tools without a word of the query, slow the partition
         above = scores > floor
         is_candidate = above if visible is None else above & visible
-    if is_candidate is None:
-        return _find_best(scores, k)
-    positions = np.flatnonzero(is_candidate)
-    return positions[_find_best(scores[positions], k)]
-
-
-def _find_best(scores: npt.NDArray[np.floating], k: int) -> npt.NDArray[np.intp]:
-    """Find the positions of the `k` best scores, as `top_k` does without a mask and a floor."""
-    k = min(k, scores.size)
+    positions = None if is_candidate is None else np.flatnonzero(is_candidate)
+    candidates = scores if positions is None else scores[positions]
+    k = min(k, candidates.size)
     if k <= 0:
         return np.empty(0, dtype=np.intp)
-    kth_best = np.partition(scores, scores.size - k)[scores.size - k]
-    best = np.flatnonzero(scores >= kth_best)  # more than `k` positions if some scores equal the k-th best
-    return best[np.argsort(-scores[best], kind="stable")[:k]]
+    kth_best = np.partition(candidates, candidates.size - k)[candidates.size - k]
+    best = np.flatnonzero(candidates >= kth_best)  # more than `k` positions if some scores equal the k-th best
+    best = best[np.argsort(-candidates[best], kind="stable")[:k]]
+    return best if positions is None else positions[best]
 
 
 def spread(scores: npt.NDArray[np.floating], depth: int, visible: Mask | None = None) -> Spread:

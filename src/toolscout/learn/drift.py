@@ -299,7 +299,7 @@ class DriftWatch:
             return None
         try:
             # The index is over vectors of the bundled encoder, whatever the recipe, so the default recipe will do.
-            resources = self._scout.engine.builder.make_resources(self._scout.engine.selector.default())
+            resources = self._scout.engine.builder.make_resources(self._scout.engine.selector.default)
             return ScoreFeatures(index_words(catalogue), {"static": resources.index_tools(catalogue, self._encoder)})
         except UserError:  # the vectors are missing
             return None

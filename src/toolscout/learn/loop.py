@@ -206,7 +206,7 @@ def _find_champion(scout: Scout, say: Callable[[str], None]) -> Selection:
     if scout.engine.selector.is_named(recipe=None, model=None):  # by a setting
         raise error
     say(f"the champion cannot serve: {error}")
-    return scout.engine.selector.default()
+    return scout.engine.selector.default
 
 
 def _prepare_dataset(run: _Run) -> None:

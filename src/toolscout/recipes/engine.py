@@ -32,7 +32,7 @@ from toolscout.search.home_resources import HomeResources, VectorsMissing, name_
 from toolscout.search.pipeline import Pipeline
 from toolscout.search.why import Why, explain, find, try_words
 from toolscout.settings import RULES, Settings
-from toolscout.types import Answer, Hit, Tool
+from toolscout.types import Answer, Tool
 
 __all__ = ["SearchEngine"]
 
@@ -99,7 +99,7 @@ class SearchEngine:
         """
         prepare = functools.partial(self._embed, progress=progress)
         try:
-            selection, notice = self._select_prepared(recipe, model, prepare)
+            selection, notice = self.select(recipe, model, prepare)
             if not selection.promoted and not notice:  # otherwise the selection is prepared already
                 prepare(selection)
         except UserError:
@@ -255,24 +255,24 @@ class SearchEngine:
             self._switch.stop()
             self._switch = None
 
-    def select(self, recipe: str | None, model: str | Path | None) -> tuple[Selection, str]:
+    def select(
+        self, recipe: str | None, model: str | Path | None, prepare: Callable[[Selection], object] | None = None
+    ) -> tuple[Selection, str]:
         """Return what serves a search, and a sentence if the champion should serve but cannot.
+
+        A new champion is prepared, and the pipeline of the former one is freed.
 
         Args:
             recipe: that the search names, as in `Scout.search`.
             model: that the search names, as in `Scout.search`.
+            prepare: prepares the champion. None: `self.prepare`, or the thread of `switch_in_background`.
 
         Raises:
             UserError: if what is named cannot serve.
         """
-        if self._switch is not None and not self.selector.is_named(recipe, model):
+        if prepare is None and self._switch is not None and not self.selector.is_named(recipe, model):
             return self._switch.select()
-        return self._select_prepared(recipe, model, self.prepare)
-
-    def _select_prepared(
-        self, recipe: str | None, model: str | Path | None, prepare: Callable[[Selection], object]
-    ) -> tuple[Selection, str]:
-        """Return what serves a search as `select` does; a champion is prepared, and the former one is freed."""
+        prepare = prepare or self.prepare
         selection, notice = self.selector.select(recipe, model, prepare=prepare, generation=self.store.generation)
         if selection.promoted and self._champion != selection.key:
             if self._champion is not None:
@@ -413,8 +413,8 @@ def _explain_fallback(fallback: str, error: Unavailable, search: Answer) -> str:
 
 def _fill_hits(search: Answer, tools: Mapping[str, Tool]) -> Answer:
     """Return the answer with the tools of its hits, which `tools` has by id. A hit without a tool is left out."""
-
-    def fill(hits: Sequence[Hit]) -> tuple[Hit, ...]:
-        return tuple(msgspec.structs.replace(hit, tool=tools[hit.id]) for hit in hits if hit.id in tools)
-
-    return msgspec.structs.replace(search, hits=fill(search.hits), weak=fill(search.weak))
+    hits, weak = (
+        tuple(msgspec.structs.replace(hit, tool=tools[hit.id]) for hit in part if hit.id in tools)
+        for part in (search.hits, search.weak)
+    )
+    return msgspec.structs.replace(search, hits=hits, weak=weak)

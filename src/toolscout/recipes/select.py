@@ -14,6 +14,7 @@ of the catalogue is different: nobody may get a tool that was removed, so search
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import threading
 import time
@@ -64,18 +65,24 @@ class Selection:
     encoder: str | None = None
     promoted: bool = False
 
-    @property
+    @functools.cached_property
     def key(self) -> SelectionKey:
         """Identifies the selection, even if another model was fitted into the same folder."""
         return self.recipe, self.model, self.encoder
 
 
 class Selector:
-    """Decides what serves a search under the settings of one home."""
+    """Decides what serves a search under the settings of one home.
+
+    Attributes:
+        settings: of the home.
+        default: what serves searches without a champion.
+    """
 
     def __init__(self, settings: Settings) -> None:
         """Decide under these settings and their origins."""
         self.settings, self._home = settings, open_home(settings.place)
+        self.default = Selection(settings.recipe)
         # A stamp changes whenever its file is written.
         self._manifests: dict[Path, tuple[object, Manifest]] = {}  # folder of a model → stamp of its manifest, manifest
         self._champion: tuple[object, Path | None] = (None, None)  # stamp of the file that names it, its folder
@@ -111,10 +118,10 @@ class Selector:
         except StoreError as error:
             return self._fall_back(None, error, prepare)
         if promoted is None:
-            return self.default(), ""
+            return self.default, ""
         state = champion.stamp(self.settings.place), model_store.stamp(promoted), generation()
         if state == self._failed_state:  # nothing has changed since the champion failed, so it is not tried again
-            return self.default(), self._failure_notice
+            return self.default, self._failure_notice
         selection, problem = self.try_champion(prepare)
         can_serve = problem is None or isinstance(problem, Unavailable)  # an unavailable service may soon answer again
         if selection is not None and can_serve:
@@ -155,7 +162,7 @@ class Selector:
         self, state: object, error: UserError, prepare: Callable[[Selection], object]
     ) -> tuple[Selection, str]:
         """Prepare what serves instead of the champion, and remember that it fails in this state of the home."""
-        selection = self.default()
+        selection = self.default
         self._failure_notice = f"searched with {selection.recipe} instead of the promoted model: {error}"
         self._failed_state = state
         prepare(selection)
@@ -190,10 +197,6 @@ class Selector:
         encoder = self._get_encoder_argument() if model is None else None
         return Selection(manifest.recipe, folder, manifest, encoder)
 
-    def default(self) -> Selection:
-        """Return what serves searches without a champion."""
-        return Selection(self.settings.recipe)
-
     def _find_promoted(self, name: str, recipe: str | None) -> Selection | None:
         """Return the champion, unless another recipe is named, or this version does not have its recipe.
 
@@ -218,7 +221,7 @@ class Selector:
         """Tell whether the search or a setting names a recipe or a model."""
         if recipe is not None or model is not None or self.settings.model is not None:
             return True
-        return self._rank_origin("recipe") > ORIGIN_RANKS["default"]
+        return self.settings.origins.get("recipe", "default") != "default"
 
     def champion(self) -> Path | None:
         """Return the folder of the champion. None: there is none."""

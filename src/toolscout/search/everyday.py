@@ -24,7 +24,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from toolscout.arrays import Mask, Vectors
 from toolscout.encoders import Encoder, unit_rows
@@ -393,16 +392,6 @@ class ExpandedWords(BM25):
             for word in addition.words
             for term in kind.tokens(word)
         }
-
-    def _find_best(self, query: str, k: int, mask: Mask | None) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]]:
-        """Find the best tools; see `BM25._find_best`. Without additions the plain index finds them its own way."""
-        if self.find_additions(query):
-            return super()._find_best(query, k, mask)
-        return self._plain._find_best(query, k, mask)
-
-    def scores(self, query: str) -> npt.NDArray[np.float32]:
-        """Score every tool for a query and its additions; see `BM25.scores`."""
-        return super().scores(query) if self.find_additions(query) else self._plain.scores(query)
 
     def explain(self, query: str, tool_id: str, visible: Mask | None = None) -> Explanation:
         """Explain rank and score of one tool; see `BM25.explain`. A note says which phrase added which words."""

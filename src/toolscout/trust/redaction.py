@@ -183,7 +183,8 @@ def redact(text: str, *, personal: bool = False) -> str:
     """
     text = text[:MAX_REDACTED_CHARS]
     covered = _cover_text(text, personal)
-    visible = sanitise(text)  # invisible characters inside a secret hide it from the patterns
+    # Invisible characters inside a secret hide it from the patterns. Most texts can have none.
+    visible = text if text.isascii() and text.isprintable() else sanitise(text)
     if visible != text:
         visible_covered = _cover_text(visible, personal)
         has_secret = visible_covered != visible
@@ -203,6 +204,8 @@ def _remove_disguise(text: str) -> str:
     """Return a text without look-alike and invisible letters, accents and escapes, as the patterns expect it."""
     if any(sign in text for sign in ("%", "&#", "\\u", "\\x")):
         text = html.unescape(unquote(_ESCAPED.sub(_decode_escape, text)))
+    if text.isascii() and text.isprintable():
+        return text
     text = sanitise(text)
     if text.isascii():
         return text

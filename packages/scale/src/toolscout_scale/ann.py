@@ -88,15 +88,15 @@ class Ann(Exact):
             else:  # a row of zeros finds nothing
                 yield np.empty(0, dtype=np.intp)
 
-    def compute_cosines(self, row: Vectors, positions: Positions) -> Vectors:
-        """Compute the cosines of the tools at some positions; see `Exact.compute_cosines`.
+    def at(self, query: Vectors, positions: Sequence[int] | Positions) -> Vectors:
+        """Compute the cosines of the tools at some positions; see `Exact.at`.
 
         In a large catalogue, few rows are read from the file (`_read_rows`), not from the mapped array. That takes
         eight times as long, but the pages of a mapped array count as memory of the process once they have been read.
         """
         if self._read_rows is None or len(positions) > MAX_READ_ROWS:
-            return super().compute_cosines(row, positions)
-        scores: Vectors = np.einsum("nd,d->n", self._read_rows(positions), row)
+            return super().at(query, positions)
+        scores: Vectors = np.einsum("nd,d->n", self._read_rows(np.asarray(positions, dtype=np.intp)), query)
         return scores
 
     def _find_candidates(self, row: Vectors, k: int, mask: Mask | None) -> npt.NDArray[np.intp]:
@@ -189,7 +189,7 @@ class Ann(Exact):
         is_zero = not row.any()  # all cosines are 0, and a walk has no direction
         if mask is None or is_zero:
             return super()._summarise(row, depth, mask)
-        best, scores = self._choose_best(row, self._find_candidates(row, depth, mask), depth)
+        best, scores = self._choose_best(row, self._find_candidates(row, depth, mask), depth, mask)
         visible_positions = np.flatnonzero(mask)
         step = 1 + len(visible_positions) // MOMENT_TOOLS
         sample = self._score_codes(make_codes(row[None])[0], visible_positions[::step])

@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 from toolscout.errors import StoreError, UserError
 from toolscout.home.database.folder import open_home
@@ -71,6 +70,7 @@ class Database:
     Attributes:
         label: the file or the address, for messages.
         dialect: expressions that depend on the engine.
+        ask: returns the rows of one statement that only reads. It needs no transaction to see one consistent state.
         read_only: whether nothing can be written. Every write then raises StoreError.
     """
 
@@ -88,7 +88,7 @@ class Database:
         """
         self.home = home
         self._engine: PartDatabase = open_home(home).open_database(part, migrations, pragmas=pragmas)
-        self.label, self.dialect = self._engine.label, self._engine.dialect
+        self.label, self.dialect, self.ask = self._engine.label, self._engine.dialect, self._engine.ask
 
     @property
     def path(self) -> Path:
@@ -145,14 +145,6 @@ class Database:
             return  # in a transaction, the block around this one checks after its end
         if findings := self.check():
             raise StoreError(f"{self.label} is damaged: {findings[0]}; run  toolscout doctor --repair") from error
-
-    def ask(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of one statement that only reads. It needs no transaction to see one consistent state."""
-        try:
-            return self._engine.ask(sql, parameters)
-        except Exception as error:
-            self._name_damage(error)
-            raise
 
     def session(self) -> AbstractContextManager[Connection]:
         """Give this thread one connection for several transactions, for temporary tables."""

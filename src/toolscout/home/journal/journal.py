@@ -25,7 +25,7 @@ from toolscout.home.database import BUSY_SECONDS, Connection, Database, Dialect,
 from toolscout.home.database.folder import open_home
 from toolscout.location import Home
 from toolscout.trust.redaction import redact
-from toolscout.types import Search, clean, digest
+from toolscout.types import clean, digest
 
 __all__ = [
     "DAMAGED_EVENT",
@@ -44,9 +44,7 @@ __all__ = [
     "PruneReport",
     "Trail",
     "build_line",
-    "describe_answer",
     "encode_fields",
-    "new_id",
     "parse_row",
     "read_rows",
     "redact",
@@ -116,14 +114,6 @@ def build_line(uid: str, at: str, event: str, caller: str, body: str) -> dict[st
         raise StoreError(f"The event {uid} of the journal is damaged; run  toolscout doctor --repair") from None
     defaults = {key: kind() for key, kind in EVENTS.get(event, {}).items()}
     return {"schema": SCHEMA, "uid": uid, "at": at, "event": event, "caller": caller, **defaults, **fields}
-
-
-def describe_answer(search: Search) -> dict[str, object]:
-    """Return the fields of the journal event of a search: its query, the tools shown, and the kind of the answer."""
-    fields: dict[str, object] = {"search_id": search.search_id, "query": search.query, "shown": list(search.ids)}
-    if search.kind is not None:
-        fields["answer"] = search.kind
-    return fields
 
 
 def encode_fields(fields: Mapping[str, object]) -> str:
@@ -268,11 +258,6 @@ class PruneReport(NamedTuple):
     removed: int
     undated: int
     compacted: bool
-
-
-def new_id() -> str:
-    """Return a new identifier for a search."""
-    return uuid.uuid4().hex
 
 
 class Journal(Database):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -26,8 +26,8 @@ import msgspec
 import numpy as np
 
 from toolscout.arrays import Floats, Mask, Vectors
-from toolscout.encoders import ENGLISH, Encoder, get_languages
-from toolscout.encoders.languages import understands
+from toolscout.encoders import Encoder
+from toolscout.encoders.languages import is_english
 from toolscout.encoders.static import StaticEncoder, load_static
 from toolscout.errors import StoreError
 from toolscout.home.catalogue.store import Catalogue
@@ -240,15 +240,16 @@ class Abstainer:
     def __call__(self, searches: Sequence[Answer]) -> list[Verdict | None]:
         """Return the verdict on each search; None where it would be a guess or is not needed (see the module)."""
         texts = [search.query for search in searches]
-        vectors = self._encode_requests(texts)
-        masks = [self.mask(search.visible) for search in searches]
+        vectors = {view: encoder.encode(texts, "query") for view, encoder in self.encoders.items()}
+        masks = [None if search.visible is None else self.mask(search.visible) for search in searches]
         sizes = [len(self.features.words.ids) if mask is None else int(mask.sum()) for mask in masks]
         is_readable = _find_readable(texts, vectors, self.encoders, self.is_word)
         verdicts: list[Verdict | None] = [None] * len(texts)
         to_estimate = []  # numbers of searches
         for number, search in enumerate(searches):
-            if not sizes[number] or _names_a_tool(search):
-                continue
+            names_a_tool = parse_selection(search.query) is not None or any(hit.why == EXACT for hit in search.hits)
+            if names_a_tool or not sizes[number]:
+                continue  # there is nothing to decide
             if is_small_talk(search.query):
                 verdicts[number] = SMALL_TALK_VERDICT
             elif is_readable[number]:
@@ -263,9 +264,6 @@ class Abstainer:
         """The decision's `wishes` as arrays."""
         return {view: np.array(weights) for view, weights in self.decision.wishes.items()}
 
-    def _encode_requests(self, texts: Sequence[str]) -> dict[str, Vectors]:
-        return {view: encoder.encode(texts, "query") for view, encoder in self.encoders.items()}
-
     def _estimate(
         self,
         texts: Sequence[str],
@@ -273,25 +271,20 @@ class Abstainer:
         masks: Sequence[Mask | None],
         chosen: Sequence[int],
     ) -> list[RequestEstimate]:
-        """Return the estimates for some of the texts; `chosen`: their positions."""
-        rows = {view: table[chosen] for view, table in vectors.items()}
-        table = self._read_columns([texts[number] for number in chosen], rows, [masks[number] for number in chosen])
-        needs, fits = self.decision.estimate(table)
-        return list(map(RequestEstimate, needs.tolist(), fits.tolist(), wishes(table).tolist()))
-
-    def _read_columns(
-        self, texts: list[str], vectors: Mapping[str, Vectors], masks: Sequence[Mask | None]
-    ) -> dict[str, Floats]:
-        """Return the columns of requests; see `columns`.
+        """Return the estimates for some of the texts; `chosen`: their positions.
 
         The wishes read the request as it is. The score features read it with the words that everyday phrases add, as a
         search does.
         """
-        expanded: Iterable[Vectors] = vectors.values()
+        texts = [texts[number] for number in chosen]
+        plain = {view: rows[chosen] for view, rows in vectors.items()}
+        expanded = list(plain.values())
         if self.words is not None:
             expanded = [encode_expanded(texts, encoder, self.words) for encoder in self.encoders.values()]
-        rows = self.features.rows(texts, list(expanded), masks)
-        return columns(self.features.names, rows, {**vectors, **self.decision.mark_terms(texts)}, self._wishes)
+        rows = self.features.rows(texts, expanded, [masks[number] for number in chosen])
+        table = columns(self.features.names, rows, {**plain, **self.decision.mark_terms(texts)}, self._wishes)
+        needs, fits = self.decision.estimate(table)
+        return list(map(RequestEstimate, needs.tolist(), fits.tolist(), wishes(table).tolist()))
 
     def is_clear_chat(self, query: str, steps: Sequence[str], visible: Visible | None = None) -> bool:
         """Tell whether a request is clearly chat, so that it should not be split into its steps.
@@ -308,7 +301,7 @@ class Abstainer:
         if is_small_talk(query):
             return True
         texts = [query, *steps]
-        vectors = self._encode_requests(texts)
+        vectors = {view: encoder.encode(texts, "query") for view, encoder in self.encoders.items()}
         if not all(_find_readable(texts, vectors, self.encoders, self.is_word)):
             return False
         request_wish, *step_wishes = self.decision.measure_wishes(texts, vectors).tolist()
@@ -401,29 +394,16 @@ def _find_readable(
 ) -> list[bool]:
     """Tell for each request whether every encoder knows a word of it and the decision was fitted on its language.
 
-    `vectors` have a row of zeros where the encoder knows no word; for the other arguments see `Abstainer`.
+    That is English, except for an encoder that claims to read all languages. `vectors` have a row of zeros where the
+    encoder knows no word; for the other arguments see `Abstainer`.
     """
     return [
         all(
-            bool(rows[number].any()) and understands(_judged_languages(encoders[view]), text, is_word)
+            bool(rows[number].any()) and (encoders[view].languages is None or is_english(text, is_word))
             for view, rows in vectors.items()
         )
         for number, text in enumerate(texts)
     ]
-
-
-def _judged_languages(encoder: Encoder) -> frozenset[str] | None:
-    """Return the languages of an encoder in which requests are judged: English, on which the decision was fitted.
-
-    None: all languages, for an encoder that claims to read all.
-    """
-    languages = get_languages(encoder)
-    return None if languages is None else languages & ENGLISH
-
-
-def _names_a_tool(search: Answer) -> bool:
-    """Tell whether the query names a tool or selects tools by name. Then there is nothing to decide."""
-    return parse_selection(search.query) is not None or any(hit.why == EXACT for hit in search.hits)
 
 
 def _names_best(search: Answer) -> bool:

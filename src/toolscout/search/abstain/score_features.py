@@ -125,36 +125,18 @@ class ScoreFeatures:
         max_scores, known_share = np.array([self.words.mass(text) for text in texts]).T
         scale = np.ones((len(texts), len(indexes)))
         scale[:, 0] = np.maximum(max_scores, MIN_DEVIATION)  # BM25 scores become shares of the greatest possible score
-        best = _stack_field(spreads, "best") / scale[..., None]
-        mean, deviation = _stack_field(spreads, "mean") / scale, _stack_field(spreads, "deviation") / scale
-        first_scores = _score_firsts(indexes, queries, _stack_field(spreads, "first")) / scale[..., None]
+        # Each field of the spreads: (queries, views), and for the best scores one more axis.
+        best, first, mean, deviation = (
+            np.stack([[spread[field] for spread in view] for view in spreads], axis=1) for field in range(4)
+        )
+        best, mean, deviation = best / scale[..., None], mean / scale, deviation / scale
+        # [query, b, a]: the score that view b gives the first tool of view a.
+        scored = [
+            [index.at(query, tools) for query, tools in zip(view, first.tolist(), strict=True)]
+            for index, view in zip(indexes, queries, strict=True)
+        ]
+        first_scores = np.stack(scored, axis=1) / scale[..., None]
         pairs = [best[:, b, 0] - first_scores[:, b, a] for a, b in itertools.permutations(range(len(indexes)), 2)]
         word_spreads = spreads[0]
         points = [spread.best[0] for spread in word_spreads]
         return np.column_stack([_describe_views(best, mean, deviation), *pairs, points, known_share, np.log1p(counts)])
-
-
-def _stack_field(spreads: Sequence[Sequence[Any]], field: str) -> Any:
-    """Stack one field of the spreads into an array, (queries, views), with one more axis if the field is an array.
-
-    Args:
-        spreads: for each view, the `Spread` (statistics of the scores) of each query.
-        field: name of the field.
-    """
-    return np.stack([[getattr(spread, field) for spread in view] for view in spreads], axis=1)
-
-
-def _score_firsts(indexes: Sequence[Any], queries: Sequence[Any], firsts: Array) -> Any:
-    """Score the first tool of each view by every view: `[query, b, a]` is the score by view b of the first tool of a.
-
-    Args:
-        indexes: the index of each view.
-        queries: for each view, the queries as its index reads them: texts, or (queries, d) vectors.
-        firsts: (queries, views), the position of the first tool.
-    """
-    positions = firsts.tolist()
-    scores = [
-        [index.at(query, first_tools) for query, first_tools in zip(view_queries, positions, strict=True)]
-        for index, view_queries in zip(indexes, queries, strict=True)
-    ]
-    return np.stack(scores, axis=1)
