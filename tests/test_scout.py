@@ -44,10 +44,25 @@ def test_adding_again_reads_again_instead_of_doubling(scout: Scout, tmp_path: Pa
     assert len(scout.store.origins()) == 1
 
 
-def test_a_name_that_another_origin_holds_is_refused_and_both_are_kept(scout: Scout, tmp_path: Path) -> None:
+def test_a_second_source_of_the_same_name_is_numbered_and_keeps_its_number(scout: Scout, tmp_path: Path) -> None:
+    first = schemas(tmp_path / "tools.jsonl", a="x")
+    others = []
+    for folder in ("two", "three"):
+        (tmp_path / folder).mkdir()
+        others.append(schemas(tmp_path / folder / "tools.jsonl", b="y"))
+    for file in (first, *others, *others, first):
+        scout.add(file)
+    names = ["tools", "tools-2", "tools-3"]
+    assert sorted(source.name for source in scout.sources()) == names
+    assert sorted((change.source, change.same) for change in scout.sync()) == [(name, 1) for name in names]
+    assert [change.source for change in scout.sync(["tools-3"])] == ["tools-3"]
+    assert set(scout.search("y").ids) <= {"tools-2/b", "tools-3/b"}
+
+
+def test_a_name_that_the_user_gave_twice_is_refused_and_both_are_kept(scout: Scout, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     scout.add(schemas(tmp_path / "tools.jsonl", a="x"))
-    [clash] = scout.add(schemas(tmp_path / "other" / "tools.jsonl", b="y"))
+    [clash] = scout.add(schemas(tmp_path / "other" / "tools.jsonl", b="y"), name="tools")
     assert clash.state == "error" and "already in the catalogue" in clash.message and "--name" in clash.message
     assert [source.name for source in scout.sources()] == ["tools"]
     assert len(scout.store.origins()) == 1

@@ -380,3 +380,6 @@ def test_models_are_listed_with_their_figures_or_what_is_wrong(shelf: Path, tmp_
     problems = json.loads(run("models", "--json").stdout)
     assert [bool(each["problem"]) for each in problems] == [False, True, True]
     assert "expected a folder of models, found none" in refuses("models", str(tmp_path / "nowhere"))
+    other = tmp_path / "other"
+    for words in (("models", "--home", str(other)), ("models", "list", "--home", str(other))):
+        assert f"--out {other / 'models' / 'NAME'}" in run(*words).output

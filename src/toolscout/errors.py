@@ -25,7 +25,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
 from types import ModuleType
 from typing import Final
 
@@ -46,6 +47,7 @@ __all__ = [
     "ToolscoutError",
     "Unavailable",
     "UserError",
+    "advise_install",
     "describe_invalid",
     "explain_unknown_field",
     "find_close",
@@ -59,6 +61,18 @@ MAX_NAME_CHARS = 200  # of a name that is compared with others
 MAX_COMPARED_PRODUCTS = 2_000_000  # the products of the lengths of all names that are compared
 _UNKNOWN_STRUCT_FIELD = re.compile(r"Object contains unknown field `([^`]*)`(?: - at `([^`]*)`)?")  # as msgspec says it
 _LIST_PLACE = re.compile(r"\[(\d+)\]")
+#: Program → what to install to get it, and where that is described.
+_INSTALLERS: Final[Mapping[str, tuple[str, str]]] = {
+    **dict.fromkeys(("uvx", "uv"), ("uv", "https://docs.astral.sh/uv/getting-started/installation/")),
+    **dict.fromkeys(("npx", "node", "npm"), ("Node.js", "https://nodejs.org/en/download")),
+    **dict.fromkeys(("pnpm", "pnpx"), ("pnpm", "https://pnpm.io/installation")),
+    **dict.fromkeys(("bun", "bunx"), ("Bun", "https://bun.sh/docs/installation")),
+    "deno": ("Deno", "https://docs.deno.com/runtime/getting_started/installation/"),
+    "docker": ("Docker", "https://docs.docker.com/get-started/get-docker/"),
+    "podman": ("Podman", "https://podman.io/docs/installation"),
+    "pipx": ("pipx", "https://pipx.pypa.io/stable/installation/"),
+    **dict.fromkeys(("python", "python3"), ("Python", "https://www.python.org/downloads/")),
+}
 
 
 class ToolscoutError(Exception):
@@ -230,3 +244,16 @@ def require(module: str, extra: str) -> ModuleType:
         raise MissingExtra(
             f"This needs the package {module.split('.')[0]!r}, which is not installed. Run  {install_line(extra)}"
         ) from None
+
+
+def advise_install(command: str) -> str:
+    """Say that a program is missing, and how to get it. The advice for one program is the same for every server."""
+    program = PurePath(command).name
+    is_path = program != command
+    if is_path:
+        return "there is no such file. Correct the path"
+    advice = "install it, or write its full path"
+    if program in _INSTALLERS:
+        product, address = _INSTALLERS[program]
+        advice = f"install {product} ({address}), or write the full path of {program}"
+    return f"this program is not installed, or not on the PATH. To get it, {advice}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,28 @@ def test_lint_asks_for_the_same_sample_in_every_way() -> None:
     ]
     found = lint(tools, registry.build("bm25", Catalogue.of(tools)), max_tools=10)
     assert found.asked == 10 and found.confused, "pairs show only where a tool is asked for more than once"
+
+
+def test_lint_puts_what_the_user_can_edit_first(tmp_path: Path) -> None:
+    own, twin = "Counts the sheep in a field.", "Read the weather forecast of a town for the coming days."
+    tools = [{"name": f"forecast_{n}", "description": twin} for n in range(9)] + [{"name": "silent"}]
+    script = tmp_path / "server.py"
+    script.write_text((ROOT / "tests" / "servers" / "raw.py").read_text())
+    (tmp_path / "zoo.json").write_text(json.dumps(tools))
+    servers = {"mine": {"command": sys.executable, "args": [str(script), "good"]}, "theirs": {"command": "absent"}}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    with Scout(tmp_path / "home") as scout:
+        scout.add([*tools, {"name": "sheep", "description": own}], name="answers")
+        for locator in (str(tmp_path / "zoo.json"), str(tmp_path / "mcp.json"), "py:json"):
+            scout.add(locator)
+        assert scout.find_editable() == {"zoo", "mine"}
+        catalogue, pipeline = scout.pipeline("bm25")
+        found = lint(catalogue.tools(), pipeline, editable=scout.find_editable())
+    sources = [each.tool.partition("/")[0] for each in found.hidden]
+    assert "zoo" in sources and sources == sorted(sources, key=lambda source: source != "zoo")
+    assert found.silent == ("zoo/silent", "answers/silent")
+    assert {found.confused[0].one.partition("/")[0], found.confused[0].other.partition("/")[0]} & {"zoo"}
+    assert "You can edit mine, zoo: their tools come first." in run("lint", "--home", str(tmp_path / "home")).stdout
 
 
 def test_the_command_line_lints(toy: Scout) -> None:

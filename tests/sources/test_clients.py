@@ -23,6 +23,7 @@ from toolscout.sources.mcp_config import (
     parse_server,
     resolve,
 )
+from toolscout.sources.reading import listen
 from toolscout.trust.trusted_folders import MCP_CONFIGURATIONS
 
 ROOT = Path(__file__).parents[2]
@@ -412,3 +413,38 @@ def test_a_corrected_entry_starts_one_server_and_not_all_of_its_file(tmp_path: P
     write(file, {"mcpServers": {"one": good}})
     assert [change.source for change in scout.sync(["bad"])] == ["bad"]
     assert {source.name for source in scout.sources()} == {"one", "two"}
+
+
+def test_a_missing_program_is_said_once_with_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    entries = {name: {"command": "uvx", "args": [f"mcp-server-{name}"]} for name in ("git", "time", "fetch")}
+    file = write(tmp_path / "mcp.json", {"mcpServers": entries})
+    outcome = run("add", str(file), "--home", str(tmp_path / "home"))
+    errors = [line for line in outcome.stderr.splitlines() if line.startswith(("error:", "hint:"))]
+    assert [line.partition(":")[0] for line in errors] == ["error", "hint"]
+    assert errors[0].startswith("error: git, time, fetch: ") and "'uvx'" in errors[0]
+    assert "install uv (https://docs.astral.sh/uv/" in errors[1]
+    assert "toolscout sync fetch git time " in outcome.stdout  # which starts these, and no other server
+
+
+def test_whoever_waits_learns_which_servers_are_read(tmp_path: Path) -> None:
+    server = write(tmp_path / "server.py", SERVER)
+    good = {"command": "python3", "args": [str(server)]}
+    file = write(tmp_path / "mcp.json", {"mcpServers": {"one": good, "two": good, "gone": {"command": "no-such"}}})
+    heard: list[tuple[str, int, int]] = []
+    with listen(lambda text, done, total: heard.append((text, done, total))), Scout(tmp_path / "home") as scout:
+        scout.add(file)
+    assert heard[0] == ("reading one, two, gone", 0, 3)
+    counts = [done for _, done, _ in heard]
+    assert counts == sorted(counts) and counts[-1] > 0, "servers that end at the same time are not counted apart"
+    assert all(len(text.split(", ")) == total - done for text, done, total in heard)
+
+
+def test_an_entry_that_is_no_server_is_not_called_one(tmp_path: Path) -> None:
+    file = write(tmp_path / "mcp.json", {"mcpServers": {"note": {"text": "mine"}, "number": 3}})
+    outcome = run("add", str(file), "--home", str(tmp_path / "home"))
+    assert outcome.exit_code == 1 and "server" not in outcome.stderr.replace("mcpServers", "")
+    for document, words in ((["hello"], "entry 1"), ({"theme": "dark"}, "no function schema in it can be read")):
+        other = write(tmp_path / "other.json", document)
+        outcome = run("add", str(other), "--home", str(tmp_path / "home"))
+        assert outcome.exit_code != 0 and words in outcome.stderr and "server" not in outcome.stderr

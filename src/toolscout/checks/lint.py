@@ -14,7 +14,7 @@ import dataclasses
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -105,6 +105,8 @@ class Lint(msgspec.Struct, frozen=True, kw_only=True):
         silent: ids of the tools without a description.
         hidden: the tools that fewer than half of their phrases found, the least found first.
         confused: the confused pairs, the most frequent first.
+
+    In each list the tools come first whose sources the user can edit.
     """
 
     asked: int
@@ -120,6 +122,7 @@ def lint(
     max_tools: int = 1_000,
     seed: int = 0,
     visible: Callable[[Tool], bool] | None = None,
+    editable: Collection[str] = (),
 ) -> Lint:
     """Search for each tool, or for a sample of them, and report hidden and confused tools.
 
@@ -129,6 +132,7 @@ def lint(
         max_tools: maximum number of tools to search for; of a larger catalogue a sample is drawn.
         seed: seed of the phrases and of the sample.
         visible: which tools are searched; None: all.
+        editable: names of the sources that the user can edit (`CatalogueManager.find_editable`).
     """
     if isinstance(stage, Pipeline):  # without the part that abstains
         stage = Pipeline(part for part in stage.stages if not isinstance(part, Decide))
@@ -136,11 +140,17 @@ def lint(
     tally = _search_for_tools(by_id, sample_tools(tools, max_tools, seed), stage, seed, visible)
     hidden = [_explain_hidden(by_id, tool_id, tally) for tool_id in tally.tries if tally.is_hidden(tool_id)]
     swaps = [(by_id[one], by_id[other], times) for (one, other), times in tally.swaps.most_common() if times > 1]
+    confused = [_describe_confusion(one, other, times) for one, other, times in swaps]
+
+    def is_foreign(*ids: str) -> bool:
+        return not any(by_id[tool_id].source in editable for tool_id in ids)
+
+    silent = [tool.id for tool in tools if not tool.description.strip()]
     return Lint(
         asked=len(tally.tries),
-        silent=tuple(sorted(tool.id for tool in tools if not tool.description.strip())),
-        hidden=tuple(sorted(hidden, key=lambda finding: (finding.found, finding.tool))),
-        confused=tuple(_describe_confusion(one, other, times) for one, other, times in swaps),
+        silent=tuple(sorted(silent, key=lambda tool_id: (is_foreign(tool_id), tool_id))),
+        hidden=tuple(sorted(hidden, key=lambda finding: (is_foreign(finding.tool), finding.found, finding.tool))),
+        confused=tuple(sorted(confused, key=lambda pair: is_foreign(pair.one, pair.other))),
     )
 
 

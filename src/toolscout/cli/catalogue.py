@@ -32,6 +32,7 @@ from toolscout.home.catalogue.store import CatalogueSource, Changes
 from toolscout.indexes.engine import EngineInUse
 from toolscout.scout import Scout
 from toolscout.sources import DOCUMENT_KINDS, strip_locator
+from toolscout.sources.reading import listen
 from toolscout.trust import trusted_folders
 from toolscout.trust.redaction import redact
 from toolscout.types import KINDS, Kind, Tool
@@ -76,7 +77,7 @@ def add_command(
         if value and len(all_locators) != 1:
             raise click.UsageError(f"{option} goes with one SOURCE, found {len(all_locators)}")
     changes: list[Changes] = []
-    with progress("reading") as say:
+    with progress("reading") as say, listen(say):
         for number, locator in enumerate(all_locators):
             say(f"reading {redact(locator)}", number, len(all_locators) if len(all_locators) > 1 else 0)
             try:
@@ -109,7 +110,7 @@ def sync_command(scout: Scout, names: tuple[str, ...], as_json: bool) -> int:
     """Read the SOURCEs, or all sources, again, and update only what changed."""
     changes: list[Changes] = []
     total = len(names or scout.sources())
-    with progress("reading") as say:
+    with progress("reading") as say, listen(say):
         with suggest_names(scout, *names, kind="source"):
             for change in scout.sync(names):
                 changes.append(change)
@@ -160,7 +161,8 @@ def _describe_failed_sources(scout: Scout, changes: Sequence[Changes]) -> list[s
         ([source.name for source in kept_sources if not source.tools], "the catalogue has no tools of it yet"),
     ):
         if names:
-            advice = "correct what is wrong, then run  toolscout sync  (or  toolscout remove)"
+            command = f"toolscout sync {' '.join(names[:MAX_NAMES_SHOWN])}"  # which reads these again, and no other
+            advice = f"correct what is wrong, then run  {command}  (or  toolscout remove)"
             sentences.append(f"{_join_names(names)}: {fact}; {advice}")
     return sentences
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import click
 
 from toolscout.checks.lint import Lint, lint
@@ -37,18 +39,20 @@ from toolscout.scout import Scout
 def lint_command(scout: Scout, max_tools: int, limit: int, as_json: bool) -> None:
     """List tools that a search misses or confuses, with advice.
 
-    Each tool is searched for with queries generated from its own definition.
+    Each tool is searched for with queries generated from its own definition. Tools come first that you can edit: their
+    source is a file or a module of yours, or an MCP server that runs a script of yours.
     """
+    editable = scout.find_editable()
     with progress("searching for each tool"):
         catalogue, pipeline = scout.pipeline()
-        result = lint(catalogue.tools(), pipeline, max_tools=max_tools)
+        result = lint(catalogue.tools(), pipeline, max_tools=max_tools, editable=editable)
     if as_json:
         print_json(result)
     else:
-        _print_result(result, limit)
+        _print_result(result, limit, editable)
 
 
-def _print_result(result: Lint, limit: int) -> None:
+def _print_result(result: Lint, limit: int, editable: Collection[str]) -> None:
     if result.hidden:
         rows = [
             (finding.tool, f"{finding.found:.0%}", "; ".join(finding.causes), "; ".join(finding.fixes))
@@ -62,6 +66,8 @@ def _print_result(result: Lint, limit: int) -> None:
         print_table(columns, pairs[:limit])
     for tool in result.silent[:limit]:
         echo(f"{escape_line(tool)} has no description: only its name and parameters can be found.")
+    if editable and (result.hidden or result.confused or result.silent):
+        echo(f"You can edit {escape_line(', '.join(sorted(editable)))}: their tools come first.")
     echo(
         f"{count_things(result.asked, 'tool')} checked: {len(result.hidden):,} hard to find, "
         f"{count_things(len(result.confused), 'pair')} confused, "

@@ -12,11 +12,13 @@ import click
 from toolscout.cli.output import (
     choose_home,
     count_things,
+    home_option,
     json_option,
     print_failure,
     print_json,
     print_table,
     progress,
+    tenant_option,
 )
 from toolscout.errors import ConfigError, NotFound, find_nearest, require
 from toolscout.home.models import model_store
@@ -77,15 +79,19 @@ def models_command() -> None:
 @click.argument("model")
 @click.argument("target")
 @click.option("--public", is_flag=True, help="Make a new repository public. By default it is private.")
+@home_option
+@tenant_option
 @click.pass_context
-def push_command(ctx: click.Context, model: str, target: str, public: bool) -> None:
+def push_command(
+    ctx: click.Context, model: str, target: str, public: bool, home: str | None, tenant: str | None
+) -> None:
     """Push MODEL to TARGET: hf://OWNER/NAME[@BRANCH] on the Hugging Face hub, or a FILE.zip.
 
     MODEL is the name of a model of the home, or the folder of a model or ONNX encoder. Its files are checked first. A
     model holds the ids and names of the tools that it was fitted on, and what the card says.
     """
-    home = load_settings(home=_find_home(ctx)).place
-    folder = Path(model) if Path(model).is_dir() else find_model(home, model)
+    place = load_settings(**choose_home(ctx, home, tenant)).place
+    folder = Path(model) if Path(model).is_dir() else find_model(place, model)
     if not target.startswith(HUB_PREFIX):
         file = _check_zip_name(target)
         package = pack_zip(folder, file)
@@ -104,14 +110,16 @@ def push_command(ctx: click.Context, model: str, target: str, public: bool) -> N
 @models_command.command("pull")
 @click.argument("source")
 @click.option("--name", help="Name of the model in the home. Default: that of the repository or file.")
+@home_option
+@tenant_option
 @click.pass_context
-def pull_command(ctx: click.Context, source: str, name: str | None) -> None:
+def pull_command(ctx: click.Context, source: str, name: str | None, home: str | None, tenant: str | None) -> None:
     """Pull a model or encoder from SOURCE: hf://OWNER/NAME[@REVISION], or a FILE.zip.
 
     Every file is checked: pickles and programs are refused, and each digest must be that of the manifest. A pulled
     model serves no search before it is promoted.
     """
-    settings = load_settings(home=_find_home(ctx))
+    settings = load_settings(**choose_home(ctx, home, tenant))
     address = HubAddress.parse(source) if source.startswith(HUB_PREFIX) else None
     file = None if address else _check_zip_name(source)
     name = suggest_name(name or (address.name if address else Path(source).stem))
@@ -145,12 +153,6 @@ def _check_zip_name(text: str) -> Path:
     return path
 
 
-def _find_home(ctx: click.Context) -> str | None:
-    """Return the home that the command line names before the command. None: the home of the settings."""
-    home: str | None = (ctx.obj or {}).get("home")
-    return home
-
-
 def _list_entries(folder: Path) -> list[tuple[Path, model_store.Manifest | str]]:
     """List the models in a folder, with their manifests. A folder that is a model itself is listed alone."""
     if not (folder / model_store.MANIFEST).exists():
@@ -162,19 +164,21 @@ def _list_entries(folder: Path) -> list[tuple[Path, model_store.Manifest | str]]
 @models_command.command("list")
 @click.argument("folder", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
 @json_option
+@home_option
+@tenant_option
 @click.pass_context
-def list_command(ctx: click.Context, folder: Path | None, as_json: bool) -> int:
+def list_command(ctx: click.Context, folder: Path | None, as_json: bool, home: str | None, tenant: str | None) -> int:
     """List the fitted models in DIR. By default this is the folder `models` of the home.
 
     Every file is compared with its digest, and damaged models are reported.
     """
     if folder is not None and not folder.is_dir():
         raise NotFound(f"expected a folder of models, found none at {folder}")
-    home = load_settings(**choose_home(ctx)).place
-    models_folder = folder or find_models_folder(home)
-    entries = _list_entries(folder) if folder else list_home_models(home)
+    place = load_settings(**choose_home(ctx, home, tenant)).place
+    models_folder = folder or find_models_folder(place)
+    entries = _list_entries(folder) if folder else list_home_models(place)
     readable, problems = _split_entries(entries)
-    owner = home if folder is None else folder.parent  # DIR may be the models folder of another home
+    owner = place if folder is None else folder.parent  # DIR may be the models folder of another home
     champion = _find_champion(owner, models_folder)
     if as_json:
         print_json([_describe_model(path, entry, champion) for path, entry in entries])

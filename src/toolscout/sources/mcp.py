@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -30,7 +30,7 @@ from toolscout.sources.mcp_oauth import PersonRequired, has_terminal
 from toolscout.sources.mcp_session import McpConnection, SignInRequired, connect
 from toolscout.sources.mcp_skills import ListedSkill, build_listed_skill, name_by_path, name_skill
 from toolscout.sources.own_gateway import find_own_gateways
-from toolscout.sources.reading import Problem, RawTool, Reading, as_object, build_tool, collect, source_name
+from toolscout.sources.reading import Problem, RawTool, Reading, as_object, build_tool, collect, report, source_name
 from toolscout.sources.sandbox.servers import Sandbox, find_sandbox, read_sandboxes
 from toolscout.types import Hints, Tool
 
@@ -55,6 +55,7 @@ __all__ = [
 
 _log: Final = logging.getLogger("toolscout.sources.mcp")
 MAX_SERVERS_AT_ONCE: Final = 16
+MAX_SERVERS_NAMED: Final = 3  # of those that have not answered yet
 NO_SANDBOXES: Final[Mapping[str, Sandbox]] = {}
 REQUIRES_KEYS: Final = ("toolscout/depends_on", "depends_on")  # of `_meta`
 CONFIGURATION_SUFFIXES: Final = frozenset({".json", ".jsonc", ".toml", ".yaml", ".yml"})
@@ -88,6 +89,7 @@ def read(locator: str, *, name: str | None, settings: Settings, only: frozenset[
     if only:
         plans = {source: server for source, server in plans.items() if source in only}
     outcomes: dict[str, ListedTools | SourceError] = {}
+    to_read = [source for source, plan in plans.items() if isinstance(plan, Server)]
     can_sign_in = has_terminal()
 
     async def read_one(source: str, server: Server, limiter: anyio.CapacityLimiter) -> None:
@@ -98,8 +100,10 @@ def read(locator: str, *, name: str | None, settings: Settings, only: frozenset[
                 outcomes[source] = ListedTools(tools, connection.about, connection.list_fault)
         except SourceError as error:
             outcomes.setdefault(source, error)  # an error at the end of the session does not discard the tools
+        _report_unread(to_read, outcomes)
 
     async def read_all() -> None:
+        _report_unread(to_read, outcomes)
         limiter = anyio.CapacityLimiter(MAX_SERVERS_AT_ONCE)
         async with anyio.create_task_group() as group:
             for source, server in plans.items():
@@ -112,6 +116,15 @@ def read(locator: str, *, name: str | None, settings: Settings, only: frozenset[
         build_reading(source, server, outcomes[source]) if isinstance(server, Server) else server
         for source, server in plans.items()
     ]
+
+
+def _report_unread(to_read: Sequence[str], outcomes: Mapping[str, object]) -> None:
+    """Name the servers that have not answered yet, for whoever waits."""
+    unread = [source for source in to_read if source not in outcomes]
+    if unread:
+        more = f" and {len(unread) - MAX_SERVERS_NAMED} more" if len(unread) > MAX_SERVERS_NAMED else ""
+        names = ", ".join(unread[:MAX_SERVERS_NAMED])
+        report(f"reading {names}{more}", len(to_read) - len(unread), len(to_read))
 
 
 def plan_servers(

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from toolscout.errors import SourceError, UserError, require
+from toolscout.errors import SourceError, UserError, advise_install, require
 from toolscout.settings import Settings
 from toolscout.sources.mcp_config import Server, Transport, redact, resolve, show_url
 from toolscout.sources.mcp_limits import MAX_LIST_BYTES, MAX_MESSAGE_BYTES, Spills, find_refusal
@@ -594,7 +594,9 @@ class _Watch:
             advice = "Check the address, and that the server runs."
             return self._build_error(f"{where} cannot be reached ({words}). {advice}")
         if isinstance(error, (OSError, ValueError)) and uses_stdio:
-            return self._build_error(f"expected a command that starts, found {self.server.command!r}: {words}")
+            what = f"expected a command that starts, found {self.server.command!r}: "
+            is_missing = isinstance(error, FileNotFoundError) and error.filename == self.server.command
+            return self._build_error(what + (advise_install(self.server.command) if is_missing else words))
         return self._build_error(f"expected {self.awaited}, found {type(error).__name__}: {words}")
 
     def _explain_refusal(self, words: str) -> SourceError:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Literal
+from contextvars import ContextVar
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -25,6 +27,8 @@ __all__ = [
     "collect",
     "describe_type",
     "describe_value",
+    "listen",
+    "report",
     "source_name",
 ]
 
@@ -35,6 +39,33 @@ MAX_SCHEMA_BYTES: Final = 1_000_000
 MAX_DESCRIPTION_CHARS: Final = 1_000_000
 MAX_REQUIRED_TOOLS: Final = 32  # prerequisites that one tool may declare
 JSON_TYPES: Final = {"object", "array", "string", "number", "integer", "boolean", "null"}
+
+
+class Listener(Protocol):
+    """Learns what a reader is doing now."""
+
+    def __call__(self, text: str, done: int, total: int) -> None:
+        """Take what is being read, and how many sources of an origin are done."""
+
+
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@contextlib.contextmanager
+def listen(listener: Listener) -> Iterator[None]:
+    """Call `listener` with what the readers do within the block."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def report(text: str, done: int, total: int) -> None:
+    """Tell the listener of this context what is being read. Without a listener, nothing happens."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(text, done, total)
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -58,7 +58,8 @@ def check_findability(request: ApiRequest[LintRequest]) -> Lint:
     with scout.store.reading():  # tools and searches see the same state
         catalogue, pipeline = scout.pipeline()
         visible = [tool for tool in catalogue.tools() if caller.visible is None or allows(caller.visible, tool)]
-        result = lint(visible, pipeline, max_tools=max_tools, visible=caller.visible)
+        editable = scout.find_editable()
+        result = lint(visible, pipeline, max_tools=max_tools, visible=caller.visible, editable=editable)
     if may_manage(caller):  # figures of a part of the catalogue cannot be compared with those of all
         record_lint(scout.settings.place, catalogue.generation, result, max_tools)
     return result

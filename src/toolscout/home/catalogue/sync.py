@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import msgspec
 
 from toolscout import sources
 from toolscout.errors import NotFound, SourceError, name_nearest
+from toolscout.home.catalogue.editable import is_editable
 from toolscout.home.catalogue.store import CatalogueSource, Changes, Origin, Store, WaitingDefinition
 from toolscout.home.database import BUSY_SECONDS, hold_lock
 from toolscout.location import find_shared
@@ -60,7 +62,9 @@ class CatalogueManager:
         Args:
             source: a locator (`toolscout.sources.SOURCE_KINDS`), or objects: functions, LangChain tools, or schemas as
                 mappings.
-            name: the source's name, with which the ids of its tools begin; by default the reader derives one.
+            name: the source's name, with which the ids of its tools begin; by default the reader derives one. If
+                another source has that name, the new one is numbered (`tools-2`); a server in a configuration file is
+                not, since its name is the user's.
             kind: which reader to use; by default it is detected from the locator.
             server: address to which the operations of an OpenAPI document are sent, in place of the document's own.
 
@@ -94,6 +98,9 @@ class CatalogueManager:
         origin = self._build_origin(locator, name, kind, server)
         source_name = self._choose_name(origin)
         readings = sources.read(origin.locator, name=source_name, kind=origin.kind, settings=self.settings)
+        lists_servers = is_file and origin.kind == "mcp"
+        if not lists_servers and source_name is None and self._is_name_taken(origin, readings):
+            origin, readings = self._read_under_free_name(origin, readings[0].source)
         has_failed = all(reading.state == "error" and not reading.awaits_person for reading in readings)
         if has_failed and not is_file and not self.brought_by(origin):
             return [
@@ -101,6 +108,24 @@ class CatalogueManager:
                 for reading in readings
             ]
         return list(self._write_readings(origin, readings, may_move=True))
+
+    def _is_name_taken(self, origin: Origin, readings: Sequence[sources.Reading]) -> bool:
+        """Tell whether a single source would have the name of a source that another origin brought."""
+        owner = self.store.owner(readings[0].source) if len(readings) == 1 else None
+        return owner is not None and not _is_same_origin(owner, origin)
+
+    def _read_under_free_name(self, origin: Origin, name: str) -> tuple[Origin, list[sources.Reading]]:
+        """Read an origin, whose source would have a name that is taken, as if the user had numbered it: `tools-2`.
+
+        An origin that was numbered before gets the same number again.
+        """
+        numbered = (msgspec.structs.replace(origin, name=f"{name}-{number}") for number in itertools.count(2))
+        for candidate in numbered:
+            owner = self.store.owner(candidate.name or "")
+            if owner is None or _is_same_origin(owner, candidate):
+                break
+        readings = sources.read(candidate.locator, name=candidate.name, kind=candidate.kind, settings=self.settings)
+        return candidate, readings
 
     def _build_origin(self, locator: str, name: str | None, kind: str | None, server: str) -> Origin:
         """Return the origin of a locator. A published server (`is_published`) is prepared so that it can be started.
@@ -177,7 +202,8 @@ class CatalogueManager:
         if owner is not None and is_other and not (may_move and _has_moved(owner, origin, reading.source)):
             message = (
                 f"A source called {reading.source!r} is already in the catalogue, from {owner.locator}. "
-                f"Give this one another name with --name, or first run  toolscout remove {reading.source}"
+                "Give this one another name with --name (the names of several servers then begin with it), or first "
+                f"run  toolscout remove {reading.source}"
             )
             return Changes(source=reading.source, kind=reading.kind, state="error", message=message)
         changes = self.store.put_source(
@@ -249,6 +275,16 @@ class CatalogueManager:
     def sources(self) -> list[CatalogueSource]:
         """Return the sources of the catalogue."""
         return self.store.sources()
+
+    def find_editable(self) -> frozenset[str]:
+        """Return the names of the sources that are files of the user, such as schemas or a script of a server."""
+        origins = {origin.id: origin for origin in self.store.origins()}
+        return frozenset(
+            source.name
+            for source in self.store.sources()
+            if (origin := origins[source.origin]).kind != "objects"
+            and is_editable(origin.locator, origin.kind, origin.name, source.name)
+        )
 
     def tool(self, tool_id: str) -> Tool:
         """Return one tool by its id.
