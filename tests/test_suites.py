@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -16,6 +17,7 @@ from scripts_loader import load_script
 
 ROOT = Path(__file__).parent.parent
 SUITES = ROOT / "benchmarks" / "suites"
+PHRASES = ROOT / "src" / "toolscout" / "search" / "words" / "en.everyday.txt"
 LANGUAGES = SUITES / "languages_dev"
 TOUCAN = "tool_corpora/toucan"
 OPPOSITES = ("opposites.jsonl", *(f"opposites_{name}.jsonl" for name in ("more", "third", "fourth", "fifth", "sixth")))
@@ -200,6 +202,17 @@ def test_everyday_has_26_single_and_14_compound_requests_with_a_rubric() -> None
     lines = read_lines(SUITES / "everyday.jsonl")
     assert Counter(line["kind"] for line in lines) == {"single": 26, "compound": 14}
     assert len({line["rubric"] for line in lines}) == len(lines)
+
+
+def test_no_everyday_phrase_is_a_whole_clause_of_the_everyday_test() -> None:
+    def list_words(text: str) -> tuple[str, ...]:
+        return tuple(re.findall(r"[\w']+", text.lower().replace("’", "'")))
+
+    texts = [line["text"] for line in read_lines(SUITES / "everyday.jsonl")]
+    clauses = {list_words(clause) for text in texts for clause in re.split(r"[,.;:?!]|\band\b|\bthen\b", text)}
+    phrases = {list_words(line.partition("\t")[0]) for line in PHRASES.read_text(encoding="utf-8").splitlines()}
+    assert len(phrases) > 10_000
+    assert {phrase for phrase in phrases & clauses if len(phrase) > 2} == set()
 
 
 def test_everyday_dev_names_right_tools_and_repeats_no_line_of_the_test_list() -> None:

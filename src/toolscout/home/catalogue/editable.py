@@ -35,7 +35,7 @@ def is_editable(locator: str, kind: str, name: str | None, source: str) -> bool:
     if kind == "mcp":
         return _runs_own_script(locator, name, source)
     path, _ = split_project(split_server(locator)[0])
-    return _is_own_file(path)
+    return _is_own_file(str(path))
 
 
 def _is_own_module(module: str) -> bool:
@@ -58,7 +58,7 @@ def _runs_own_script(locator: str, name: str | None, source: str) -> bool:
         return False
     folder = server.cwd or str(server.folder)
     words = [word for word in (server.command, *server.args) if word.endswith(SCRIPT_ENDINGS)]
-    return any(_is_own_file(os.path.join(folder, word)) for word in words)
+    return any(_is_own_file(str(Path(folder, word))) for word in words)
 
 
 def _is_own_file(path: str) -> bool:
