@@ -594,10 +594,15 @@ class _Watch:
             advice = "Check the address, and that the server runs."
             return self._build_error(f"{where} cannot be reached ({words}). {advice}")
         if isinstance(error, (OSError, ValueError)) and uses_stdio:
-            what = f"expected a command that starts, found {self.server.command!r}: "
-            is_missing = isinstance(error, FileNotFoundError) and error.filename == self.server.command
-            return self._build_error(what + (advise_install(self.server.command) if is_missing else words))
+            return self._explain_start(error, words)
         return self._build_error(f"expected {self.awaited}, found {type(error).__name__}: {words}")
+
+    def _explain_start(self, error: OSError | ValueError, words: str) -> SourceError:
+        """Explain that the command of the server could not be started. `words`: the message of the error."""
+        command = self.server.command
+        is_missing = isinstance(error, FileNotFoundError) and error.filename == command
+        reason = advise_install(command) if is_missing else words
+        return self._build_error(f"expected a command that starts, found {command!r}: {reason}")
 
     def _explain_refusal(self, words: str) -> SourceError:
         """Explain that the server refused a message, by its HTTP status. `words`: its own words.
