@@ -6,9 +6,10 @@
 standard input and output, and over HTTP where its entry has `http`: it lists its tools, answers up to four harmless
 calls with arguments made from the schemas, reads a resource and gets a prompt. The gateway and the proxy have only
 this server behind them. A result that differs from the direct one is compared with a second direct run: what varies
-there (times, random numbers, ids) is left out, and if more varies, only its kind is compared. Through the gateway each
-tool is also searched by its own name, a result above 3,000 bytes is cut and read on by its handle, and the server is
-killed before one more call.
+there (times, random numbers, ids) is left out, and if more varies, only its kind is compared. A cell that differs only
+because two direct runs list other definitions of tools says so: what changed waits for approval. Through the gateway
+each tool is also searched by its own name, a result above 3,000 bytes is cut and read on by its handle, and the server
+is killed before one more call.
 
 `results/servers.json` keeps versions, counts and yes or no; no text of a server. A server that is in it is left alone,
 unless `--only` names it or `--retry` is given and the server did not start; with `--proxy`, a row without the proxy's
@@ -353,6 +354,7 @@ async def observe_directly(way: Way, server: Mapping[str, Any], plan: Plan, erro
         tools = await list_all(client, "list_tools", "tools")
         facts["protocol"] = client.protocol_version
         facts["tools"] = {tool.name: strip_notes(tool.input_schema) for tool in tools or ()}
+        facts["definitions"] = {tool.name: tool.model_dump_json(by_alias=True) for tool in tools or ()}
         if not plan.calls:
             plan.calls = plan_calls(tools or (), server, way.cwd)
         await observe(client, way, plan, heard, facts)
@@ -380,7 +382,7 @@ async def observe_gateway(way: GatewayWay, plan: Plan, errors: TextIO, direct: F
             facts["tools"] |= {id: "more" for id in scout.store.catalogue().ids if id.removeprefix("it/") not in names}
         facts["prompts"] = sorted(name.removeprefix("it/") for name in facts["prompts"])
         asked = names[:: max(1, len(names) // SEARCHES)][:SEARCHES]
-        facts["found"] = [await find(client, name) for name in asked]
+        facts["found"] = {name: await find(client, name) for name in asked}
         large = [
             (call, answer)
             for call, answer in zip(plan.calls, facts["calls"], strict=True)
@@ -497,12 +499,45 @@ def compare(direct: Facts, facts: Facts, again: Facts | None) -> dict[str, bool]
         if direct[kind]:
             cells[kind] = bool(facts[kind])
     if facts.get("found"):
-        cells["search"] = all(facts["found"])
+        cells["search"] = all(facts["found"].values())
     if "cut" in facts:
         cells["cut"] = facts["cut"]
     if "revived" in facts:
         cells["revived"] = facts["revived"]["error"] == facts["calls"][0]["error"]
     return cells
+
+
+def list_varied(direct: Facts, again: Facts | None) -> set[str]:
+    """List the tools that a server itself defines in another way, or not at all, in a second direct session."""
+    first, second = direct["definitions"], again["definitions"] if again else direct["definitions"]
+    return {name for name in first.keys() | second.keys() if first.get(name) != second.get(name)}
+
+
+def leave_out(facts: Facts, tools: set[str], plan: Plan) -> Facts:
+    """Return what came back without what concerns some tools."""
+    kept = {**facts, "tools": {name: schema for name, schema in facts["tools"].items() if name not in tools}}
+    called = [name not in tools for name, _ in plan.calls]
+    kept["calls"] = [answer for answer, is_kept in zip(facts["calls"], called, strict=True) if is_kept]
+    if "found" in facts:
+        kept["found"] = {name: found for name, found in facts["found"].items() if name not in tools}
+    if called and not called[0]:
+        kept.pop("revived", None)  # the call after the server was killed is the first of the plan
+    return kept
+
+
+def list_explained(direct: Facts, facts: Facts, again: Facts | None, plan: Plan) -> list[str]:
+    """List the cells that are only not the same because the server's own definitions of tools vary."""
+    varied = list_varied(direct, again)
+    cells = compare(direct, facts, again)
+    kept_again = again and leave_out(again, varied, plan)
+    others = compare(leave_out(direct, varied, plan), leave_out(facts, varied, plan), kept_again)
+    return [key for key, same in cells.items() if varied and not same and others.get(key, True)]
+
+
+def build_cells(label: str, direct: Facts, facts: Facts, again: Facts | None, plan: Plan) -> dict[str, Any]:
+    """Return the part of a row for one way: its cells, and those that the server itself explains, if there are any."""
+    explained = list_explained(direct, facts, again, plan)
+    return {label: compare(direct, facts, again), **({f"{label} varies": explained} if explained else {})}
 
 
 async def measure(name: str, server: Mapping[str, Any], folder: Path, proxy: bool) -> dict[str, Any]:
@@ -568,7 +603,7 @@ async def measure_kind(kind: str, ways: dict[str, Way], server: Mapping[str, Any
             again = None
             if not all(compare(direct, facts, None).values()):
                 again = await run(observe_directly(way, server, plan, errors))
-            row[label] = compare(direct, facts, again)
+            row |= build_cells(label, direct, facts, again, plan)
             if not all(row[label].values()):
                 save_difference(errors, label, direct, facts, again, plan)
         except BaseException as error:

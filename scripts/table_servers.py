@@ -27,6 +27,8 @@ COLUMNS = {
     "cut": ("cut",),
     "killed": ("revived",),
 }
+#: Of cells that the matrix itself explains: two direct sessions differ.
+VARIES = "Two direct sessions list other definitions of the server's tools; what changed waits for approval."
 STEPS = ("search", "call", "question", "cut", "resource", "cancel")
 Cells = Mapping[str, bool]
 
@@ -67,7 +69,8 @@ def tabulate_all() -> list[str]:
         cells = []
         for names in COLUMNS.values():
             cell = show(join(row["gateway"], names))
-            for sentence in [sentences[name][key] for key in names if cell == "no" and key in sentences.get(name, {})]:
+            known = sentences.get(name, {}) | dict.fromkeys(row.get("gateway varies", ()), VARIES)
+            for sentence in [known[key] for key in names if cell == "no" and key in known]:
                 notes += [sentence] if sentence not in notes else []
                 cell = f"no ({notes.index(sentence) + 1})"
             cells.append(cell)
