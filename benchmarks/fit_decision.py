@@ -39,6 +39,7 @@ from toolscout.search.abstain.decision import (
     columns,
 )
 from toolscout.search.abstain.score_features import ScoreFeatures, names
+from toolscout.search.abstain.wording import mark_terms
 from toolscout.search.everyday import ExpandedWords, encode_expanded, load_thesaurus
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool
@@ -264,7 +265,7 @@ def leave_out(groups: Groups, name: str, texts: set[str]) -> Groups:
 
 def estimate(decision: Decision, group: QueryGroup) -> tuple[np.ndarray, np.ndarray]:
     """Return need and fit of the queries, (n,) each."""
-    views = group.vectors | decision.mark_terms(group.texts)
+    views = group.vectors | mark_terms(group.texts, decision.terms)
     return decision.estimate(columns(NAMES, group.rows, views, decision.wishes))
 
 

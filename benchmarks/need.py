@@ -52,6 +52,7 @@ from toolscout.learn.fit import make_lesson
 from toolscout.search.abstain import calibration, decision
 from toolscout.search.abstain.calibration import sigmoid
 from toolscout.search.abstain.score_features import ScoreFeatures, names
+from toolscout.search.abstain.wording import mark_terms
 from toolscout.search.everyday import ExpandedWords, encode_expanded, load_thesaurus
 from toolscout.settings import Settings
 from toolscout.sources.folder import read_tools
@@ -428,7 +429,9 @@ class Bench:
             domain = Domain(name, self.root, using, draw, ())
             test, budgets = domain.parts["test"], {}
             tables = {
-                what: decision.columns(domain.signals.names, rows, part.vectors | by.mark_terms(part.texts), by.wishes)
+                what: decision.columns(
+                    domain.signals.names, rows, part.vectors | mark_terms(part.texts, by.terms), by.wishes
+                )
                 for what, rows, part in (
                     ("right", domain.rows(test), test),
                     ("near", domain.rows(test, test.gold), test),

@@ -4,7 +4,7 @@ import pytest
 
 from toolscout.home.catalogue.store import Catalogue, Origin
 from toolscout.scout import Scout
-from toolscout.search.exact_names import EXACT, _NameLookup, find_named_tools, parse_selection
+from toolscout.search.exact_names import EXACT, find_named_tools, parse_selection
 from toolscout.testing import toy_tools
 from toolscout.types import Tool
 
@@ -42,24 +42,24 @@ from toolscout.types import Tool
 )
 def test_a_query_names_a_tool_exactly_when_the_rule_says_so(query: str, expected: list[str]) -> None:
     catalogue = Catalogue.of(toy_tools())
-    assert [catalogue.ids[position] for position in find_named_tools(_NameLookup(catalogue), query)] == expected
+    assert [catalogue.ids[position] for position in find_named_tools(catalogue.table, query)] == expected
 
 
 def test_a_bare_number_is_no_name() -> None:
     catalogue = Catalogue.of([Tool(id="s/24", name="24"), Tool(id="s/v2", name="v2")])
-    assert find_named_tools(_NameLookup(catalogue), "the next 24 hours") == []
-    assert len(find_named_tools(_NameLookup(catalogue), "call v2 now")) == 1
-    assert len(find_named_tools(_NameLookup(catalogue), 'what does "v2" return')) == 1
-    assert find_named_tools(_NameLookup(catalogue), 'what does "24" return') == []
+    assert find_named_tools(catalogue.table, "the next 24 hours") == []
+    assert len(find_named_tools(catalogue.table, "call v2 now")) == 1
+    assert len(find_named_tools(catalogue.table, 'what does "v2" return')) == 1
+    assert find_named_tools(catalogue.table, 'what does "24" return') == []
 
 
 def test_ids_and_names_with_spaces_are_found() -> None:
     catalogue = Catalogue.of([Tool(id="api/Anime Quotes/get_random", name="Get random quote")])
-    lookup = _NameLookup(catalogue)
-    assert find_named_tools(lookup, "run api/Anime Quotes/get_random now") == [0]
-    assert find_named_tools(lookup, "get random quote") == [0]
-    assert find_named_tools(lookup, 'run "Get random quote" now') == [0]
-    assert find_named_tools(lookup, 'translate "Get Random Quote" into French') == []
+    table = catalogue.table
+    assert find_named_tools(table, "run api/Anime Quotes/get_random now") == [0]
+    assert find_named_tools(table, "get random quote") == [0]
+    assert find_named_tools(table, 'run "Get random quote" now') == [0]
+    assert find_named_tools(table, 'translate "Get Random Quote" into French') == []
 
 
 @pytest.mark.parametrize(
@@ -141,6 +141,6 @@ def test_a_tool_of_a_disabled_source_is_never_returned_and_that_is_said(toy: Sco
 def test_a_word_of_very_many_letters_is_a_name_only_if_it_is_all_that_is_said(scout: Scout) -> None:
     names = ["read" + "Invoice" * times for times in (20, 40)]
     scout.add([{"name": name, "description": "Reads."} for name in names], name="long")
-    lookup = _NameLookup(scout.store.catalogue())
-    found = [[bool(find_named_tools(lookup, text)) for text in (name, f"run {name} now")] for name in names]
+    table = scout.store.catalogue().table
+    found = [[bool(find_named_tools(table, text)) for text in (name, f"run {name} now")] for name in names]
     assert found == [[True, True], [True, False]]

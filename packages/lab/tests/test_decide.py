@@ -9,6 +9,7 @@ import pytest
 
 from toolscout.errors import UserError
 from toolscout.search.abstain.decision import Decision, columns
+from toolscout.search.abstain.wording import mark_terms
 from toolscout_lab.statistics import detection
 from toolscout_lab.training.decision import QueryGroup, fit_decision
 from toolscout_lab.training.logistic import logistic
@@ -124,7 +125,7 @@ def test_terms_of_the_requests_count_beside_their_vectors() -> None:
     assert set(decision.wishes) == {"static", "terms"} and "wish.terms" in decision.need.columns
     same = {"static": np.zeros((2, 8), dtype=np.float32)}
     texts = ["book it", "a poem"]
-    table = columns(NAMES, np.zeros((2, 3)), same | decision.mark_terms(texts), decision.wishes)
+    table = columns(NAMES, np.zeros((2, 3)), same | mark_terms(texts, decision.terms), decision.wishes)
     need, _ = decision.estimate(table)
     assert need[0] > 0.5 > need[1]
 

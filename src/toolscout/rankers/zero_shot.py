@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -18,17 +17,15 @@ from toolscout.indexes.exact import StandardScores
 from toolscout.indexes.words import Tokenizer
 from toolscout.rankers import BaseRule
 from toolscout.search.abstain.decision import build_abstainer
-from toolscout.search.everyday import EVERYDAY_WEIGHT, encode_expanded
+from toolscout.search.everyday import EVERYDAY_WEIGHT, drop_quotations, encode_expanded
 from toolscout.search.exact_names import PreferSources
 from toolscout.search.home_resources import expand_words, index_words
-from toolscout.search.opposites import QUOTATION, OrderActions
+from toolscout.search.opposites import OrderActions
 from toolscout.search.pipeline import DEPTH, Fuse, Retrieve, Stage, add_standard_scores, newest, reciprocal_rank
 from toolscout.search.resources import Resources
 from toolscout.search.steps.splitter import load_splitter
 from toolscout.search.steps.stage import StepSearch
-from toolscout.search.steps.words import VERBS
 from toolscout.types import STYLES, Answer
-from toolscout.vocabulary import list_words
 
 __all__ = [
     "Bm25",
@@ -45,7 +42,6 @@ __all__ = [
     "search_words",
 ]
 
-FINDING_VERBS: Final = frozenset(list_words("operations.finding"))
 EncodeQueries: TypeAlias = Callable[[list[str]], Vectors]
 AboveZero: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -173,20 +169,6 @@ class Hybrid(_Plain):
         if resources.settings.uses("sources"):
             fused = fused >> PreferSources(catalogue)
         return fused >> OrderActions(catalogue) if resources.settings.uses("opposites") else fused
-
-
-def drop_quotations(search: Answer) -> str:
-    """Return the text to search for: in a command, without quoted titles and messages, which name no action.
-
-    For "create an issue 'Search is slow'", a tool that searches must not be found. A command to find something keeps
-    its quotations. So does a request that is no command: there they are mostly values that tools know.
-    """
-    text = newest(search)
-    outside = QUOTATION.sub(" ", text)
-    if outside == text:
-        return text
-    first_word = next(iter(re.findall(r"[^\W_]+", outside.lower())), "")
-    return outside if first_word in VERBS and first_word not in FINDING_VERBS else text
 
 
 class StepwiseHybrid(_Plain):

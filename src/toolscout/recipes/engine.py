@@ -18,7 +18,7 @@ import msgspec
 
 from toolscout.encoders import Vectors
 from toolscout.errors import ConfigError, Unavailable, UserError
-from toolscout.home.catalogue.store import MAX_IDS_IN_QUERY, Catalogue, Store
+from toolscout.home.catalogue.store import Catalogue, Store
 from toolscout.home.catalogue.vector_cache import Progress, VectorMaker, show_progress
 from toolscout.home.database import Connection
 from toolscout.home.journal.journal import Journal
@@ -192,38 +192,28 @@ class SearchEngine:
             self._down[selection.key] = (time.monotonic(), Unavailable(str(error)))
 
     def _run(self, selection: Selection, batch: Sequence[Answer]) -> tuple[list[Answer], int]:
-        """Run the batch on one state of the catalogue, and return the answers with its generation."""
-        for _ in range(MAX_SNAPSHOT_ATTEMPTS):
-            catalogue, pipeline = self.prepare(selection)
-            if (answers := self._run_without_transaction(catalogue, pipeline, batch)) is not None:
-                return answers, catalogue.generation
-        with self._lock, self.store.reading():  # others write all the time: keep one state while it is indexed
-            catalogue, pipeline = self.prepare(selection)
-            return [self._read_tools(search) for search in pipeline(batch)], catalogue.generation
-
-    def _run_without_transaction(
-        self, catalogue: Catalogue, pipeline: Pipeline, batch: Sequence[Answer]
-    ) -> list[Answer] | None:
-        """Run the batch without a transaction. None: the catalogue changed before the answers had their tools.
+        """Run the batch on one state of the catalogue, and return the answers with its generation.
 
         The generation only rises. So if it is still the snapshot's when the answers get their tools, everything that
         the pipeline read belongs to it. That takes one statement instead of four, and a search that waits for a
         language model keeps no connection meanwhile.
         """
-        try:
-            answers = pipeline(batch)
-        except Exception:
-            with self.store.reading():
-                if self.store.generation() == catalogue.generation:
-                    raise
-            return None  # the error may come from the change
-        ids = dict.fromkeys(hit.id for search in answers for hit in search.hits or search.weak)
-        if len(ids) <= MAX_IDS_IN_QUERY:
+        for _ in range(MAX_SNAPSHOT_ATTEMPTS):
+            catalogue, pipeline = self.prepare(selection)
+            try:
+                answers = pipeline(batch)
+            except Exception:
+                with self.store.reading():
+                    if self.store.generation() == catalogue.generation:
+                        raise
+                continue  # the error may come from the change of the catalogue
+            ids = dict.fromkeys(hit.id for search in answers for hit in search.hits or search.weak)
             tools = self.store.tools_at(catalogue.generation, ids)
-            return None if tools is None else [_fill_hits(search, tools) for search in answers]
-        with self.store.reading():
-            is_present = self.store.generation() == catalogue.generation
-            return [self._read_tools(search) for search in answers] if is_present else None
+            if tools is not None:
+                return [_fill_hits(search, tools) for search in answers], catalogue.generation
+        with self._lock, self.store.reading():  # others write all the time: keep one state while it is indexed
+            catalogue, pipeline = self.prepare(selection)
+            return [self._read_tools(search) for search in pipeline(batch)], catalogue.generation
 
     def pipeline(self, recipe: str | None = None, *, model: str | Path | None = None) -> tuple[Catalogue, Pipeline]:
         """Return the present snapshot and the pipeline over it; `recipe` and `model` as in `Scout.search`."""

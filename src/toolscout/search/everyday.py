@@ -33,7 +33,10 @@ from toolscout.errors import StoreError
 from toolscout.indexes.bm25 import BM25
 from toolscout.indexes.large import Postings
 from toolscout.indexes.words import list_stems_in_order, tokenize, tokenizer_for
-from toolscout.types import Explanation
+from toolscout.search.opposites import QUOTATION
+from toolscout.search.pipeline import newest
+from toolscout.search.steps.words import VERBS
+from toolscout.types import Answer, Explanation
 from toolscout.vocabulary import FIRST_LANGUAGE, WORDS_FOLDER, list_words
 
 __all__ = [
@@ -43,6 +46,7 @@ __all__ = [
     "ExpandedWords",
     "Phrase",
     "Thesaurus",
+    "drop_quotations",
     "encode_expanded",
     "list_everyday_words",
     "list_stems",
@@ -66,6 +70,7 @@ MAX_REACH: Final = 8  # words behind the first word of a phrase, among which the
 MAX_REMEMBERED_TEXTS: Final = 64  # a search asks twice for the stems of each step
 ONE_WORD: Final = ""  # in place of the second stem, if the phrase has one word or its first has several stems: "mp3"
 MIN_LOOSE_WORDS: Final = 2  # words of a phrase, apart from function words, from which others may be between them
+FINDING_VERBS: Final = frozenset(list_words("operations.finding"))
 _PHRASE_WORD: Final = re.compile(r"[^\W_A-Z]+")
 _DETERMINERS: Final = frozenset(list_words("phrases.determiners"))
 _CONTRACTIONS: Final[Mapping[str, str]] = {"s": "is", "re": "are", "ve": "have", "ll": "will", "m": "am"}
@@ -447,3 +452,17 @@ def _choose_length(text: str, words: ExpandedWords) -> float:
         return LONG_VECTOR_SHARE
     has_phrase = any(" " in addition.phrase for addition in words.find_additions(text))
     return PHRASE_VECTOR_SHARE if has_phrase else WORD_VECTOR_SHARE
+
+
+def drop_quotations(search: Answer) -> str:
+    """Return the text to search for: in a command, without quoted titles and messages, which name no action.
+
+    For "create an issue 'Search is slow'", a tool that searches must not be found. A command to find something keeps
+    its quotations. So does a request that is no command: there they are mostly values that tools know.
+    """
+    text = newest(search)
+    outside = QUOTATION.sub(" ", text)
+    if outside == text:
+        return text
+    first_word = next(iter(re.findall(r"[^\W_]+", outside.lower())), "")
+    return outside if first_word in VERBS and first_word not in FINDING_VERBS else text

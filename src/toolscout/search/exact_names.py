@@ -28,6 +28,7 @@ from typing import Final
 
 import msgspec
 
+from toolscout.home.catalogue.snapshot import NameTable
 from toolscout.home.catalogue.store import Catalogue, allows
 from toolscout.indexes.words import list_source_words
 from toolscout.search.pipeline import Stage, order
@@ -131,18 +132,6 @@ class PreferSources(Stage):
         return Explanation(self.name, place + 1, result.hits[place].score, f"{old_place + 1} before")
 
 
-class _NameLookup:
-    """Finds tools of one catalogue by their names and ids. `has_spaces`: whether any id has a space."""
-
-    def __init__(self, catalogue: Catalogue) -> None:
-        self.table, self.has_spaces = catalogue.table, catalogue.table.has_spaces
-
-    def find(self, text: str) -> list[int]:
-        """Return the positions of the tools with this id or name, whatever its case."""
-        key = text.casefold()
-        return [*self.table.find_id(key), *self.table.find_name(key)]
-
-
 class Names(Stage):
     """Puts the tools that the query names before the other hits. Not part of `bench`."""
 
@@ -160,7 +149,6 @@ class Names(Stage):
                 none does.
         """
         self.catalogue, self.find_doubted = catalogue, find_doubted
-        self.lookup = _NameLookup(catalogue)
 
     def change(self, search: Answer) -> Answer:
         """Put the tools that the query names first. A query `select:…` gets only these tools.
@@ -175,12 +163,12 @@ class Names(Stage):
         selection = parse_selection(search.query)
         if selection is not None:
             return self._select(search, selection)
-        positions = find_named_tools(self.lookup, search.query)
+        positions = find_named_tools(self.catalogue.table, search.query)
         ids = self._visible_ids(search, positions) if positions else []
         if not ids:
             return search
         ids = self._rank_named(search, ids)
-        if not _is_nothing_else(self.lookup, search.query):
+        if not _is_nothing_else(self.catalogue.table, search.query):
             ids = self._limit_namesakes(search, ids)
         named = set(ids)
         rest = tuple(hit for hit in search.hits if hit.id not in named)
@@ -216,7 +204,8 @@ class Names(Stage):
 
     def _select(self, search: Answer, names: Sequence[str]) -> Answer:
         """Return the search with the selected tools as its only hits, in the order of `names`."""
-        ids_by_name = {name: self._visible_ids(search, self.lookup.find(name)) for name in names}
+        table = self.catalogue.table
+        ids_by_name = {name: self._visible_ids(search, itertools.chain(*table.find(name))) for name in names}
         missing = [repr(name) for name in names if not ids_by_name[name]]
         reason = search.reason
         if missing and not reason:
@@ -265,19 +254,17 @@ def _as_hits(ids: Iterable[str], search: Answer) -> tuple[Hit, ...]:
     return tuple(Hit(tool_id, top, EXACT) for tool_id in ids)
 
 
-def find_named_tools(lookup: _NameLookup, query: str) -> list[int]:
+def find_named_tools(table: NameTable, query: str) -> list[int]:
     """Return the positions of the tools that the query names, in the order of their first mention."""
     positions: list[int] = []
     query = query[:MAX_NAME_QUERY_CHARS]
     words = query.split()
-    for text, place in _find_mentions(query, words, lookup.has_spaces):
-        if place is None:
-            positions += lookup.find(text)
-            continue
-        # A word names a tool if it is an id, which begins with the source, or an identifier.
-        ids = lookup.table.find_id(text.casefold()) if "/" in text else ()
-        if ids or (_is_marked(text) and _is_identifier(text, _is_called(words, place))):
-            positions += [*ids, *lookup.table.find_name(text.casefold())]
+    for text, place in _find_mentions(query, words, table.has_spaces):
+        if place is not None and not _MARKED.search(text[:MAX_NAME_CHARS]):
+            continue  # a bare word is neither an id nor an identifier
+        ids, named = table.find(text)
+        if place is None or ids or (_is_marked(text) and _is_identifier(text, _is_called(words, place))):
+            positions += [*ids, *named]
     return list(dict.fromkeys(positions))  # each once
 
 
@@ -338,10 +325,10 @@ def _unquote(match: re.Match[str]) -> str:
     return next(group for group in match.groups() if group).strip()
 
 
-def _is_nothing_else(lookup: _NameLookup, query: str) -> bool:
+def _is_nothing_else(table: NameTable, query: str) -> bool:
     """Tell whether a query is nothing but a name, or nothing but quoted names."""
     text = query.strip()
-    return bool(lookup.find(text) or lookup.find(text.strip(_EDGES))) or _is_alone(query)
+    return any((*table.find(text), *table.find(text.strip(_EDGES)))) or _is_alone(query)
 
 
 def _is_alone(query: str) -> bool:

@@ -256,8 +256,6 @@ def join_reversed_verbs(text: str) -> str:
 
 def find_states(text: str) -> frozenset[str]:
     """Return the verbs that a question uses as adjectives: "any open tickets?" asks for a state, and opens nothing."""
-    if not _ASKING.match(text):
-        return frozenset()
     words = _NAME_WORD.findall(text.lower())
     verbs = [(find_verb(word), word_before) for word_before, word in itertools.pairwise(words)]
     # In "which ticket should I close?" somebody acts, so "close" is no state.
@@ -310,26 +308,21 @@ class ActionCues:
 
     def weigh(self, request: RequestStems) -> VerbEvidence:
         """Return how strongly a request asks for what the verb does, and how strongly it forbids it."""
-        is_named = bool(self._literal) and _find_stems(self._literal, request) is not None
-        weight = against = 0.0
+        is_named, weight, against = False, 0.0, 0.0
         for first_stem in self._by_first_stem.keys() & request.stems:
             for cue in self._by_first_stem[first_stem]:
-                match = _find_stems(cue.stems, request)
+                if not request.stems.issuperset(cue.stems):  # this takes less time than a search with the pattern
+                    continue
+                match = _compile_cue(cue.stems).search(request.text)
                 if match is None:
                     continue
+                is_named |= cue.stems == self._literal  # the verb is one of its cues
                 # In "no longer", the negation is part of the cue, and does not turn it around.
                 if not cue.has_negation and request.negates(match):
                     against += cue.weight
                 else:
                     weight += cue.weight
         return VerbEvidence(is_named, weight, against)
-
-
-def _find_stems(stems: tuple[str, ...], request: RequestStems) -> re.Match[str] | None:
-    """Find the stems of a cue in one clause of a request."""
-    if not request.stems.issuperset(stems):  # this takes less time than a search with the pattern
-        return None
-    return _compile_cue(stems).search(request.text)
 
 
 @functools.lru_cache(maxsize=MAX_CACHED_PATTERNS)
@@ -356,7 +349,7 @@ class ActionEvidence:
         """Read the request, and weigh the cues of effects, such as "no longer"."""
         text = join_reversed_verbs(text)
         self._text, self._request = text, read_request(text)
-        self._states = find_states(text)
+        self._states = find_states(text) if _ASKING.match(text) else frozenset[str]()
         self._effects = {effect: cues.weigh(self._request) for effect, cues in get_effect_cues().items()}
         self._verbs: dict[str, VerbEvidence] = {}  # cache of `_weigh`
 

@@ -517,10 +517,10 @@ class Cut(Stage):
         hits, k = search.hits, search.k if self.k is None else self.k
         if self.floor is not None:
             hits = tuple(hit for hit in hits if hit.score >= self.floor)
-        hits, coverage = end_answer(hits[:k], search.aim)
-        # The estimate is uncertain, so it is shown only if it decided how many hits there are.
-        shown_coverage = None if search.aim is None else coverage
-        return msgspec.structs.replace(search, hits=hits, coverage=shown_coverage)
+        hits, coverage = hits[:k], None
+        if search.aim is not None:  # else no coverage is shown: it is too uncertain if it decides nothing
+            hits, coverage = end_answer(hits, search.aim)
+        return msgspec.structs.replace(search, hits=hits, coverage=coverage)
 
 
 class Verdict(NamedTuple):

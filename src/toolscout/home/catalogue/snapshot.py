@@ -77,15 +77,12 @@ class NameTable:
     def _positions_by_name(self) -> dict[str, list[int]]:
         return _group_positions(self.names)
 
-    def find_id(self, key: str) -> Sequence[int]:
-        """Return the positions of the ids that are this casefolded text."""
-        return self._positions_by_id.get(key, ())
+    def find(self, text: str) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the positions of the ids, and of the names, that are this text, whatever its case."""
+        key = text.casefold()
+        return self._positions_by_id.get(key, ()), self._positions_by_name.get(key, ())
 
-    def find_name(self, key: str) -> Sequence[int]:
-        """Return the positions of the names that are this casefolded text."""
-        return self._positions_by_name.get(key, ())
-
-    @property
+    @functools.cached_property
     def has_spaces(self) -> bool:
         """Whether an id contains a space."""
         return any(" " in tool_id for tool_id in self.ids)
@@ -141,25 +138,18 @@ class MappedNames(NameTable):
         try:
             self.ids, self.names = Strings.from_arrays(arrays, "ids"), Strings.from_arrays(arrays, "names")
             self._by_id, self._by_name = Lookup.from_arrays(arrays, "by_id"), Lookup.from_arrays(arrays, "by_name")
-            self._has_spaces = bool(arrays["has_spaces"][0])
+            self.has_spaces = bool(arrays["has_spaces"][0])
             is_intact = len(self.ids) == len(self.names) == len(self._by_id) == len(self._by_name)
         except (KeyError, ValueError, IndexError):
             is_intact = False
         if not is_intact:
             raise StoreError(f"The stored names are damaged or not of format {NAMES_FORMAT}. Build them again.")
 
-    def find_id(self, key: str) -> Sequence[int]:
-        """Return the positions of the ids that are this casefolded text."""
-        return self._by_id.find(key, lambda position: self.ids[position].casefold())
-
-    def find_name(self, key: str) -> Sequence[int]:
-        """Return the positions of the names that are this casefolded text."""
-        return self._by_name.find(key, lambda position: self.names[position].casefold())
-
-    @property
-    def has_spaces(self) -> bool:
-        """Whether an id contains a space."""
-        return self._has_spaces
+    def find(self, text: str) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the positions of the ids, and of the names, that are this text, whatever its case."""
+        key = text.casefold()
+        by_id = self._by_id.find(key, lambda position: self.ids[position].casefold())
+        return by_id, self._by_name.find(key, lambda position: self.names[position].casefold())
 
 
 def find_position(ids: Sequence[str], tool_id: str) -> int | None:

@@ -283,10 +283,18 @@ class Store(Database):
         return tools
 
     def tools_at(self, generation: int, ids: Collection[str]) -> dict[str, Tool] | None:
-        """Return the tools of at most `MAX_IDS_IN_QUERY` ids, or None if the catalogue has another generation now.
+        """Return id → tool for some ids, or None if the catalogue has another generation now.
 
-        One statement reads both, so it needs no transaction.
+        Of at most `MAX_IDS_IN_QUERY` ids, one statement reads both, so it needs no transaction.
         """
+        if len(ids) > MAX_IDS_IN_QUERY:
+            with self.reading():
+                if self.generation() != generation:
+                    return None
+                listed = tuple(ids)
+                starts = range(0, len(listed), MAX_IDS_IN_QUERY)
+                parts = [self._read_few(listed[start : start + MAX_IDS_IN_QUERY]) for start in starts]
+                return {id: tool for part in parts for id, tool in part.items()}
         placeholders = ",".join("?" * len(ids))
         rows = self.ask(
             "SELECT value, id, fingerprint, body FROM meta "

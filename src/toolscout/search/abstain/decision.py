@@ -35,7 +35,7 @@ from toolscout.home.models import model_store
 from toolscout.search.abstain import calibration
 from toolscout.search.abstain.calibration import sigmoid
 from toolscout.search.abstain.score_features import ScoreFeatures
-from toolscout.search.abstain.wording import TERMS_VIEW, is_small_talk, mark_terms, names_object, serves_phrase
+from toolscout.search.abstain.wording import is_small_talk, mark_terms, names_object, serves_phrase
 from toolscout.search.everyday import ExpandedWords, encode_expanded
 from toolscout.search.exact_names import EXACT, parse_selection
 from toolscout.search.home_resources import expand_words
@@ -145,13 +145,9 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     small_floors: Floors | None = None
     small_fit: Linear | None = None
 
-    def mark_terms(self, texts: Sequence[str]) -> dict[str, Vectors]:
-        """Return the vectors of requests in the view `terms`, by its name; {} if there is no such view."""
-        return {TERMS_VIEW: mark_terms(texts, self.terms)} if self.terms else {}
-
     def measure_wishes(self, texts: Sequence[str], vectors: Mapping[str, Vectors]) -> Floats:
         """Return the wish of each request, (n,), from its text and its vectors by view; no catalogue is needed."""
-        views = {**vectors, **self.mark_terms(texts)}
+        views = {**vectors, **mark_terms(texts, self.terms)}
         no_features = np.zeros((len(texts), 0))  # score features would need a catalogue
         return wishes(columns((), no_features, views, self.wishes))
 
@@ -282,7 +278,7 @@ class Abstainer:
         if self.words is not None:
             expanded = [encode_expanded(texts, encoder, self.words) for encoder in self.encoders.values()]
         rows = self.features.rows(texts, expanded, [masks[number] for number in chosen])
-        table = columns(self.features.names, rows, {**plain, **self.decision.mark_terms(texts)}, self._wishes)
+        table = columns(self.features.names, rows, {**plain, **mark_terms(texts, self.decision.terms)}, self._wishes)
         needs, fits = self.decision.estimate(table)
         return list(map(RequestEstimate, needs.tolist(), fits.tolist(), wishes(table).tolist()))
 
@@ -490,6 +486,6 @@ def fit_floors(resources: Resources, catalogue: Catalogue, texts: Sequence[str])
         return msgspec.convert(NO_FLOORS, Floors)
     judged_texts = [texts[number] for number in readable]
     rows = features.rows(judged_texts, [encode_expanded(judged_texts, encoder, expanded)])
-    views = {VIEW: vectors[readable]} | decision.mark_terms(judged_texts)
+    views = {VIEW: vectors[readable]} | mark_terms(judged_texts, decision.terms)
     table = columns(features.names, rows, views, decision.wishes)
     return calibration.floors(*decision.estimate(table))

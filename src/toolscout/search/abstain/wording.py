@@ -65,17 +65,18 @@ def _number_terms(terms: tuple[str, ...]) -> dict[str, int]:
     return {term: column for column, term in enumerate(terms)}
 
 
-def mark_terms(texts: Sequence[str], terms: tuple[str, ...]) -> Vectors:
-    """Return a unit row for each request, (n, terms): equal values for the terms that occur, zeros for the others.
+def mark_terms(texts: Sequence[str], terms: tuple[str, ...]) -> dict[str, Vectors]:
+    """Return the view `terms` of requests: its name → a unit row for each request, (n, terms).
 
-    A request without any of the terms gets a row of zeros.
+    A row has equal values for the terms that occur, and zeros for the others. Without terms there is no such view.
     """
+    if not terms:
+        return {}
     columns = _number_terms(terms)
     rows = np.zeros((len(texts), len(terms)), dtype=np.float32)
     for row, text in zip(rows, texts, strict=True):
         row[[columns[term] for term in find_terms(text) & columns.keys()]] = 1.0
-    units: Vectors = rows / np.sqrt(np.maximum(rows.sum(axis=1, keepdims=True), 1.0))
-    return units
+    return {TERMS_VIEW: rows / np.sqrt(np.maximum(rows.sum(axis=1, keepdims=True), 1.0))}
 
 
 # --- small talk -------------------------------------------------------------------------------------------------------

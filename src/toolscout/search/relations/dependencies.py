@@ -100,7 +100,8 @@ def _resolve_declared(catalogue: Catalogue, tool: Tool) -> list[str]:
     resolved = []
     for name in tool.requires:
         candidates = [own_prefix + name, name]
-        namesakes = [catalogue.ids[place] for place in catalogue.table.find_name(name.casefold())]
+        _, places = catalogue.table.find(name)
+        namesakes = [catalogue.ids[place] for place in places]
         own_namesakes = [tool_id for tool_id in namesakes if tool_id.startswith(own_prefix)]
         if len(own_namesakes) == 1:  # a name that several tools have names none of them
             candidates += own_namesakes

@@ -151,11 +151,7 @@ def _choose_terms(parts: Sequence[QueryGroup], train: Sequence[QueryGroup]) -> t
 
 
 def _add_terms(parts: Sequence[QueryGroup], terms: tuple[str, ...]) -> Sequence[QueryGroup]:
-    if not terms:
-        return parts
-    return [
-        dataclasses.replace(part, vectors={**part.vectors, TERMS_VIEW: mark_terms(part.texts, terms)}) for part in parts
-    ]
+    return [dataclasses.replace(part, vectors={**part.vectors, **mark_terms(part.texts, terms)}) for part in parts]
 
 
 def _check_groups(*splits: Sequence[QueryGroup]) -> None:
