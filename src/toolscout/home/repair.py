@@ -7,6 +7,7 @@ never assumed: the tools of other people wait until they are approved again.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -47,7 +48,7 @@ def repair_home(settings: Settings) -> Iterator[str]:
 
 def _find_damage(path: Path, opener: type[Store] | type[Journal]) -> str | None:
     """Return the first fault that SQLite finds in a file that `opener` opens. None if the file is sound, or absent."""
-    if not path.exists():
+    if not os.path.lexists(path):  # a link that leads nowhere is damage
         return None
     try:
         database = opener(path.parent)

@@ -12,7 +12,7 @@ import logging
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -89,6 +89,9 @@ PUT_TOOL: Final = (
     "INSERT INTO tools VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET source = excluded.source, "
     "name = excluded.name, fingerprint = excluded.fingerprint, body = excluded.body"
 )
+
+
+Record = TypeVar("Record", bound=msgspec.Struct)
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -334,7 +337,7 @@ class Store(Database):
                 "(SELECT count(*) FROM problems WHERE source = sources.name), "
                 "(SELECT count(*) FROM quarantine WHERE source = sources.name) FROM sources ORDER BY name"
             )
-            return [msgspec.convert(row, CatalogueSource, strict=False) for row in rows]
+            return [_convert_row(row, CatalogueSource) for row in rows]
 
     def problems(self, source: str) -> list[tuple[str, str]]:
         """Return (entry, message) of each bad entry in the last reading of the source."""
@@ -370,7 +373,7 @@ class Store(Database):
                 "JOIN sources ON sources.origin = origins.id WHERE sources.name = ?",
                 (source,),
             ).fetchone()
-            return Origin(*row) if row else None
+            return _convert_row(row, Origin) if row else None
 
     def put_source(
         self,
@@ -671,7 +674,20 @@ def _describe_damage(id: str, fingerprint: str, body: bytes) -> str | None:
 
 def _read_origins(connection: Connection) -> list[Origin]:
     rows = connection.execute("SELECT locator, kind, name, added_at, id FROM origins ORDER BY id")
-    return [Origin(*row) for row in rows]
+    return [_convert_row(row, Origin) for row in rows]
+
+
+def _convert_row(row: Sequence[object], type_: type[Record]) -> Record:
+    """Return a row as a struct with its columns in order. Flipped bits can give a value another type, or remove it."""
+    is_list = type_.__struct_config__.array_like
+    values = row if is_list else dict(zip(type_.__struct_fields__, row, strict=True))
+    try:
+        return msgspec.convert(values, type_, strict=False)
+    except msgspec.ValidationError as error:
+        message = (
+            f"the catalogue: expected a healthy store, found a damaged row: {error}; run  toolscout doctor --repair"
+        )
+        raise StoreError(message) from None
 
 
 def _put_origin(connection: Connection, origin: Origin) -> int:

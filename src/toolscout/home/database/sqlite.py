@@ -153,13 +153,16 @@ class SqliteDatabase:
         An OSError says that it cannot be written. An empty file is refused as damaged: `_create` never leaves one.
         """
         make_private_folder(self.path.parent)
-        if not self.path.exists():
+        if not os.path.lexists(self.path):
             self._create()
-        os.close(open_private(self.path, os.O_RDWR))
-        if not self.path.stat().st_size:
+        found = "" if self.path.is_file() else _describe_non_file(self.path)
+        if not found:
+            os.close(open_private(self.path, os.O_RDWR))
+            found = "" if self.path.stat().st_size else "an empty file"
+        if found:
             raise StoreError(
-                f"{self.path}: expected a healthy store, found an empty file; run  toolscout doctor --repair"
-            ) from sqlite3.DatabaseError("an empty file")  # `is_damage` looks at the cause
+                f"{self.path}: expected a healthy store, found {found}; run  toolscout doctor --repair"
+            ) from sqlite3.DatabaseError(found)  # `is_damage` looks at the cause
         if not os.access(self.path.parent, os.W_OK):  # SQLite creates its companions there
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.path.parent))
         for suffix in COMPANION_SUFFIXES:  # a crash or an older version may have left them with other permissions
@@ -443,6 +446,13 @@ def salvage_file(path: Path, migrations: Sequence[str]) -> Salvage:
     return Salvage(aside, n_saved)
 
 
+def _describe_non_file(path: Path) -> str:
+    """Return what is in the place of a file: a folder, a link that leads to no file, or another thing."""
+    if path.is_symlink():
+        return "a link that leads to no file"
+    return "a folder" if path.is_dir() else "something that is no file"
+
+
 def _rename_damaged(path: Path) -> Path:
     """Rename a database, and the files that SQLite keeps beside it, to `NAME.damaged-TIME`. Return the new path."""
     aside = path.with_name(f"{path.name}.damaged-{now().replace(':', '')}")
@@ -458,6 +468,8 @@ def _read_sound_rows(path: Path, table: str, types: Sequence[str]) -> Iterator[t
 
     If damage stops the reading of rows from the first to the last, they are also read from the last one backwards.
     """
+    if not path.is_file():  # of a link that leads nowhere, SQLite would create the target
+        return
     for order in ("", "ORDER BY rowid DESC"):
         unreadable = (sqlite3.Error, UnicodeDecodeError)  # an error of SQLite may quote damaged bytes
         with contextlib.suppress(*unreadable), contextlib.closing(sqlite3.connect(path)) as connection:
@@ -525,13 +537,6 @@ class CacheDatabase(SqliteDatabase):
     def _open(self) -> None:
         """Open the cache. A damaged one is set aside; one that can be neither read nor written is opened elsewhere."""
         try:
-            # `is_damage` decides by the cause of an error, so these two have one
-            if self.path.is_dir():
-                raise StoreError(f"{self.path}: expected a file, found a folder") from sqlite3.DatabaseError("a folder")
-            if self._is_emptied():
-                raise StoreError(f"{self.path}: expected a database, found an empty file") from sqlite3.DatabaseError(
-                    "an empty file"
-                )
             super()._open()
             self._refuse_other_tables()
         except StoreError as error:
@@ -601,7 +606,7 @@ class CacheDatabase(SqliteDatabase):
     def _is_damaged(self) -> bool:
         """Return whether the file is damaged, by a check of all of it through a separate connection."""
         if not self.path.is_file():
-            return self.path.exists()  # a folder in its place is damage, a missing file is none
+            return os.path.lexists(self.path)  # a folder or a link in its place is damage, a missing file is none
         try:
             with contextlib.closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)) as file:
                 (n_objects,) = file.execute("SELECT count(*) FROM sqlite_master").fetchone()

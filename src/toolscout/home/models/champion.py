@@ -153,12 +153,15 @@ def find_model(home: Home, name: str) -> Path:
 
     Raises:
         NotFound: if there is none; the message lists the models.
+        StoreError: if its folder has no manifest.
     """
     folder = shelf(home) / name
     if Path(name).name == name:  # otherwise it is a path, which could lead out of the folder
         fetch_model(home, folder)
         if (folder / model_store.MANIFEST).is_file():
             return folder
+        if folder.is_dir():
+            raise StoreError(f"{folder}: the model is damaged: {model_store.MANIFEST} is missing. Fit the model again.")
     names = [path.name for path, _ in list_models(home)]
     advice = name_nearest(name, names, "See  toolscout models" if names else "Fit one with  toolscout learn")
     raise NotFound(f"expected the name of a model in {shelf(home)}, found {name!r}. {advice}")
