@@ -97,6 +97,23 @@ def test_plain_scalars_are_what_the_safe_loader_makes_of_them(text: str) -> None
     assert parse_document(f"a: [{text}, {text}]", "x.yaml") == yaml.safe_load(f"a: [{text}, {text}]")
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["2023-13-45", "9999-99-99", "0000-00-00", "2023-02-30T25:61:61Z", "2001-12-14t21:59:43-99:00", "0x_", "0b_"],
+)
+def test_what_looks_like_a_date_or_number_and_is_none_is_a_text(text: str, tmp_path: Path) -> None:
+    """It cost the whole document before. The value may be a key, and any document of YAML may contain it."""
+    assert parse_document(f"a: {text}\n{text}: 1", "x.yaml") == {"a": text, text: 1}
+    document = f"openapi: 3.0.0\ninfo: {{title: dated, version: {text}}}\npaths: {{/a: {{get: {{operationId: a}}}}}}"
+    (tmp_path / "api.yaml").write_text(document)
+    (tmp_path / "tools.yaml").write_text(f"tools:\n- name: a\n  description: Since {text}\n  since: {text}\n")
+    for file in ("api.yaml", "tools.yaml"):
+        [reading] = read(str(tmp_path / file), settings=Settings())
+        assert len(reading.tools) == 1
+    servers = parse_document(f"mcpServers: {{a: {{command: a, env: {{SINCE: {text}}}}}}}", "servers.yaml")
+    assert servers == {"mcpServers": {"a": {"command": "a", "env": {"SINCE": text}}}}
+
+
 def test_a_yaml_bomb_is_refused(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]

@@ -354,7 +354,10 @@ class _YamlBuilder:
             return int(text)
         if text not in self._resolved:
             tag = self._scalars.resolve(self._node, text, event.implicit)
-            value = self._construct(tag, text)
+            try:
+                value = self._construct(tag, text)
+            except (ValueError, OverflowError):  # a date that no calendar has, such as 2023-13-45, or 0x_
+                value = text
             # Whether `<<` merges depends on where it is, so its value cannot be kept for the next time.
             if tag == _MERGE or len(self._resolved) >= MAX_RESOLVED_TEXTS:
                 return value
