@@ -201,6 +201,12 @@ _PARAPHRASES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
         r"|\b(?:silently|secretly|covertly)\W+(?:send|forward|copy|upload|bcc|include|exfiltrate|append)\b",
     ),
     (
+        _SECRECY,  # the user is named before
+        ("tell him", "tell her", "tell them", "ing him", "ing her", "ing them", "inform h", "inform them", "let them"),
+        r"\busers?\b[^.!?\n]{0,80}?\b(?:tell\W+(?:him|her|them)\W+(?:\w+\W+)?nothing"
+        r"|(?:do\W+not|don['’]?t|never|without)\W+(?:tell|inform|notify|let|warn|alert)(?:ing)?\W+(?:him|her|them)\b)",
+    ),
+    (
         _FRAME,
         (
             *("# system", "# instruction", "# assistant", "# human", "# developer"),
@@ -240,6 +246,8 @@ class _Language(NamedTuple):
     never: str
     tell: str
     user: str
+    them: str
+    nothing: str
 
 
 _LANGUAGES: Final = (
@@ -255,6 +263,8 @@ _LANGUAGES: Final = (
         "no|nunca|jamás",
         "digas?|dig[ae]|informes?|menciones?|reveles?|cuentes?|avises?",
         "usuari[oa]s?",
+        "les?",
+        "nada|ni\\W+una\\W+palabra",
     ),
     _Language(
         ("werkzeug", "anweisung", "regeln", "nutzer", "anwender", "dieses tool", "diese funktion", "andere tools"),
@@ -268,6 +278,8 @@ _LANGUAGES: Final = (
         r"nicht|nie|niemals|kein\w*",
         r"sag\w*|informier\w*|erwähn\w*|verrat\w*|erzähl\w*|mitteil\w*",
         r"(?:be)?nutzer\w*|anwender\w*",
+        "ihm|ihr|ihnen",
+        r"nichts|kein\W+wort",
     ),
     _Language(
         ("outil", "précédente", "antérieure", "toutes les", "consignes", "règles", "utilisateur", "cette fonction"),
@@ -281,6 +293,8 @@ _LANGUAGES: Final = (
         "ne|n|jamais",
         "dis|dites|dire|informe[zr]?|mentionne[zr]?|révèle|révéle[zr]|préviens|prévenez",
         "utilisateurs?|utilisatrices?",
+        "lui|leur",
+        "rien",
     ),
     _Language(
         ("ferramenta", "instruções", "regras", "usuári", "utilizador", "esta função"),
@@ -294,6 +308,8 @@ _LANGUAGES: Final = (
         "não|nunca|jamais",
         "dig[ae]|informe|mencione|revele|conte|avise",
         r"usuári\w+|utilizador\w*",
+        "lhes?",
+        "nada",
     ),
     _Language(
         ("инструмент", "инструкц", "правил", "указани", "пользовател", "функци"),
@@ -307,6 +323,8 @@ _LANGUAGES: Final = (
         "не|никогда",
         r"говори\w*|сообща\w*|упомина\w*|рассказыва\w*|раскрыва\w*",
         r"пользовател\w*",
+        "ему|ей|им",
+        "ничего|ни\\W+слова",
     ),
 )
 _EAST_ASIAN: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
@@ -378,7 +396,7 @@ def _build_orders(language: _Language) -> Iterator[tuple[str, tuple[str, ...], s
     near = r"(?:\W+\w+){0,5}?\W+"  # up to five
     cues, *alternatives = language
     whole_words = (rf"\b(?:{words})\b" for words in alternatives)
-    ignore, rules, former, always, use, this_tool, other_tool, never, tell, user = whole_words
+    ignore, rules, former, always, use, this_tool, other_tool, never, tell, user, them, nothing = whole_words
     yield _OVERRIDING, cues, rf"{ignore}(?=[^.!?\n]{{0,60}}{former}){near}{rules}"
     yield (
         _PRECEDENCE,
@@ -390,7 +408,10 @@ def _build_orders(language: _Language) -> Iterator[tuple[str, tuple[str, ...], s
     yield (
         _SECRECY,
         cues,
-        rf"{never}\W+(?:\w+\W+){{0,3}}?{tell}{near}{user}|{tell}{near}{user}\W+(?:davon\W+)?(?:nichts|nicht|rien)\b",
+        rf"{never}\W+(?:\w+\W+){{0,3}}?{tell}{near}{user}|{tell}{near}{user}\W+(?:davon\W+)?(?:nichts|nicht|rien)\b"
+        # The user is named before, and a pronoun stands for the person: "the user's password … and tell them nothing"
+        rf"|{user}[^.!?\n]{{0,80}}?(?:{tell}\W+{them}{few}{nothing}|{them}\W+{tell}{few}{nothing}"
+        rf"|(?:{never}|{nothing})\W+(?:{them}\W+)?{tell}\W+(?:{them}|{nothing})|{nothing}\W+{them}\W+{never}\W+{tell})",
     )
 
 
