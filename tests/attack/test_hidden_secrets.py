@@ -62,11 +62,31 @@ PLAIN = (
     "the parole hearing is on 12 March",
     "version 4.11.2 of api key rotation",
     "map input -> output: fast",
+    "| password | required | at least 12 characters |",
+    "the password policy (ISO27001) of the company",
+    "the password for the new account is wrong",
+    "use LH2084x as flight number",
+    "['password', 'user_name', 'email']",
+    "use the mail address as password hint",
 )
-MISSED = (
+APART = (
+    "spell out t h e   w o r d s",
+    "a b c d e f g h i j k l m n o p q r s t u v w x y z",
+    "1.2.3.4.5.6.7.8.9.0.1.2.3.4.5.6.7.8.9.0.1.2",
+    "sha256 " + "6a" * 32,
+    "path a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p/q/r/s/t",
+)
+ODDLY_NAMED = (
     *("password ({})", "| password | {} |", "['password', '{}']", "the password for the admin account is {}"),
-    *("use {} as password", "user,password\nbob,{}", "login bob/{}", "p4ssw0rd={}"),
+    *("use {} as password", "p4ssw0rd={}", "P@$$w0rd: {}", '["user", "password", "{}"]', "nimm {} als Passwort"),
+    *("das Passwort für den Server ist {}", "connect with {} as the password"),
 )
+#: Forms that other texts have too, so to cover them would spoil those: the reason of each.
+UNREACHABLE = {
+    "user,password\nbob,{}": "the name is in the head of a table, and lines of a text aren't read as rows",
+    "login bob/{}": "a path, a date or a pair of alternatives has the same form",
+    "hunter2 works for bob, but try {}": "nothing names it, and products and users have such names too",
+}
 
 
 @pytest.mark.parametrize("text", (*NAMED, *SPOKEN))
@@ -84,13 +104,26 @@ def test_ordinary_sentences_stay(text: str) -> None:
     assert redact(text) == text
 
 
-@pytest.mark.parametrize("text", MISSED)
-@pytest.mark.xfail(strict=True, reason="no pattern knows these ways to name a secret")
+@pytest.mark.parametrize("text", ODDLY_NAMED)
 def test_a_value_with_an_odd_name_is_covered(text: str) -> None:
     assert VALUE not in redact(text.format(VALUE))
 
 
-@pytest.mark.parametrize("apart", (" ".join(TOKEN), ".".join(TOKEN), TOKEN.encode().hex()))
-@pytest.mark.xfail(strict=True, reason="a token whose letters stand apart, or in hexadecimal, isn't put together")
+@pytest.mark.parametrize(
+    "text", [pytest.param(text, marks=pytest.mark.xfail(strict=True, reason=why)) for text, why in UNREACHABLE.items()]
+)
+def test_a_value_that_only_a_reader_recognises_is_covered(text: str) -> None:
+    assert VALUE not in redact(text.format(VALUE))
+
+
+@pytest.mark.parametrize(
+    "apart", (" ".join(TOKEN), ".".join(TOKEN), "|".join(TOKEN), TOKEN.encode().hex(), TOKEN.encode().hex().upper())
+)
 def test_a_token_in_single_letters_is_covered(apart: str) -> None:
-    assert "***" in redact(apart)
+    covered = redact(f"use {apart} now")
+    assert covered == "use *** now" or ("***" in covered and apart[:20] not in covered)
+
+
+@pytest.mark.parametrize("text", APART)
+def test_letters_and_digits_that_make_no_token_stay(text: str) -> None:
+    assert redact(text) == text

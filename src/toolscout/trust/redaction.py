@@ -62,7 +62,10 @@ _PASSWORD_WORDS: Final = (
     rf"|{_JOINED_WORDS}"
 )
 #: How names of secrets end. Any prefix is possible (`DB_`, `openai`), but "pass" must begin a word.
-_PASSWORDS: Final = rf"(?:password|passwd|passphrase|passcode|passwort|(?<![a-z])pass|pwd|secret|{_PASSWORD_WORDS})"
+_LEET: Final = r"p[a4@][s5$]{2}w[o0]rd"  # p4ssw0rd
+_PASSWORDS: Final = (
+    rf"(?:password|{_LEET}|passwd|passphrase|passcode|passwort|(?<![a-z])pass|pwd|secret|{_PASSWORD_WORDS})"
+)
 _KEYS: Final = (
     r"(?:token|credentials?|authorization|connection[_-]?string|conn[_-]?str|session[_-]?id|sessionid"
     r"|(?:api|access|auth|private|secret|signing|encryption|account|master|shared|storage|subscription|license|deploy)"
@@ -77,6 +80,9 @@ _SIGN: Final = (
 )
 #: What follows is no word: it has a digit, and a letter right behind a digit or a sign that words do not have.
 _NO_WORD: Final = r"(?![:=：＝*])(?=\S{6})(?=[^\s\d]{0,60}\d)(?=\S{0,60}(?:\d[^\W\d_]|[^\s\w.,:;!?)'\"%/-]))"
+#: Between name and value where no sign says that they belong together: a dash, a bracket, the next cell of a table or
+#: the next string of a list, as in the rules of gitleaks.
+_BETWEEN: Final = r"(?:\s?[—–(|]\s?|\s-\s|[\"'],\s?(?=[\"']))"
 _PROSE: Final = r"(?!(?<=:\s)[a-z]+[ ]+[a-z])"  # several words after a colon are a sentence
 _BARE: Final = rf"[^\s\"'`,;&<>{{}}()\[\]]{{{MIN_NAMED_CHARS},}}"
 _QUOTED_VALUE: Final = rf"\"(?:[^\"\\\n]|\\.){{{MIN_NAMED_CHARS},400}}\"|'(?:[^'\\\n]|\\.){{{MIN_NAMED_CHARS},400}}'"
@@ -94,15 +100,21 @@ _NAMED_VALUE: Final = re.compile(
         | (?<![A-Za-z0-9])[A-Z][A-Z0-9_]{{0,64}}_(?:KEY|PAT|AUTH|SALT|DSN|CREDS?)\s?=\s?
         | (?i:(?<!\S)--?(?:[a-z]+-)*(?:password|passwd|passphrase|token|secret|api-?key|access-key)[ ])
         | (?i:(?:password|passphrase|passcode|passwort|pin|secret|token|api[ ]key|{_PASSWORD_WORDS})
+            (?:\s(?:of|for|to|in|on|de|del|da|du|des|von|für|pour|para|per)(?:\s[^\W\d_]{{1,12}}){{1,4}})?
             \s(?:is|was|to|es|est|ist|é|è|jest|är|er|on|je|adalah)\s
             (?=[^\s\d]*\d)(?=\d*[^\s\d.,]))
         | (?i:(?:passwor[dt]|passphrase|passcode|passwd|(?<![a-z])(?:pass|pw)|\bclave|{_PASSWORD_WORDS})
-            (?:{_SIGN}|\s?[—–]\s?|\s-\s|(?:['’]s)?\s(?:[^\W\d_]{{1,8}}\s){{0,3}}){_NO_WORD})
+            (?:{_SIGN}|{_BETWEEN}|(?:['’]s)?\s(?:[^\W\d_]{{1,8}}\s){{0,3}}){_NO_WORD})
         | (?:{_JOINED_WORDS})(?:[是为為はがを은는이가]|คือ)?\s?{_NO_WORD}
     )
     (?P<value>{_QUOTED_VALUE}|{_BARE})
     """,
     re.X,
+)
+#: The value comes before the name: "use … as password".
+_VALUE_FIRST: Final = re.compile(
+    rf"(?P<key>(?<!\S))(?P<value>(?=\S*\d)(?=\S{{0,60}}\d[^\W\d_]){_BARE})(?=\s(?i:as|als|como|comme|come)\s"
+    rf"(?:[^\W\d_]{{1,8}}\s)?(?i:{_PASSWORDS})\b)"
 )
 _COOKIES: Final = re.compile(r"(?P<key>\b(?i:(?:set-)?cookie)\s?:\s?)(?P<value>[\w.-]+=[^\r\n\"']{4,})")
 _USER_OPTION: Final = re.compile(r"(?P<key>(?<!\S)(?:-u|--user)[ =][\"']?[^\s:\"']+:)(?P<value>[^\s\"']{2,})")
@@ -152,7 +164,7 @@ _MAY_NAME: Final = re.compile(
 _SECRET_STEM: Final = re.compile(
     r"pass|pwd|secret|token|key|contrase|kennwort|senha|wachtwoord|parola|hasło|haslo|şifre|sifre"
     r"|парол|senord|adgangskode|clave|pw|mdp|losungswort|كلمة|סיסמ|पासवर्ड|m(?:ậ|a)t kh"
-    rf"|salasana|heslo|jelsz|κωδικ|sandi|identified|mysql|mariadb|{_PASSWORD_WORDS}"
+    rf"|{_LEET}|salasana|heslo|jelsz|κωδικ|sandi|identified|mysql|mariadb|{_PASSWORD_WORDS}"
     r"|credential|authorization|conn|session|cookie|pin\s|[?&](?:sig|auth|jwt|pw)="
     r"|_(?:pat|auth|salt|dsn|creds?)\b",
     re.I,
@@ -161,6 +173,11 @@ _SECRET_STEM: Final = re.compile(
 _SPLIT: Final = re.compile(
     r"[\"']\s{0,3}[+.&,]?\s{0,3}[\"']|\\\r?\n\s{0,20}|(?<=[A-Za-z0-9])-?\r?\n\s{0,20}(?=[A-Za-z0-9])"
 )
+#: Letters that stand apart, with the same sign between all of them; digits in hexadecimal.
+_LETTERS_APART: Final = re.compile(
+    r"(?<![^\s\"'])[A-Za-z0-9_-](?P<sign>[ .,|/])(?:[A-Za-z0-9_-](?P=sign)){17,}[A-Za-z0-9_-](?!\w)"
+)
+_HEXADECIMAL: Final = re.compile(r"(?<![0-9A-Za-z])(?:[2-7][0-9A-Fa-f]){19,}(?![0-9A-Za-z])")
 _ESCAPED: Final = re.compile(r"\\u\{?([0-9a-fA-F]{2,4})\}?|\\x([0-9a-fA-F]{2})")
 #: A run of letters and digits, as long as keys are. `_is_random` decides.
 _LONG_RUN: Final = re.compile(r"[A-Za-z0-9_-]{18,}")
@@ -191,7 +208,7 @@ def redact(text: str, *, personal: bool = False) -> str:
         if has_secret:
             covered = visible_covered
     # Joints of strings (`"abc" + "def"`) and line breaks inside a token hide it too.
-    plain = _SPLIT.sub("", _remove_disguise(text))
+    plain = _SPLIT.sub("", _join_letters(_remove_disguise(text)))
     if plain != text:
         plain_covered = _cover_text(plain, personal)
         has_disguised_secret = plain_covered.count(COVER) > covered.count(COVER)
@@ -211,6 +228,17 @@ def _remove_disguise(text: str) -> str:
         return text
     letters = unicodedata.normalize("NFKD", fold(text))  # accents become characters of their own
     return "".join(letter for letter in letters if not unicodedata.combining(letter))
+
+
+def _join_letters(text: str) -> str:
+    """Return a text in which tokens of known form have no signs between their letters, and are not in hexadecimal."""
+    text = _LETTERS_APART.sub(lambda match: _keep_token(match[0], match[0].replace(match["sign"], "")), text)
+    return _HEXADECIMAL.sub(lambda match: _keep_token(match[0], bytes.fromhex(match[0]).decode()), text)
+
+
+def _keep_token(written: str, joined: str) -> str:
+    """Return the joined text if it is a token of known form, else what was written."""
+    return joined if _compile_tokens().fullmatch(joined) else written
 
 
 def _decode_escape(match: re.Match[str]) -> str:
@@ -234,6 +262,7 @@ def _cover_text(text: str, personal: bool) -> str:
         if _SECRET_STEM.search(text):
             text = _COOKIES.sub(_cover_value, text)
             text = _NAMED_VALUE.sub(_cover_named, text)
+            text = _VALUE_FIRST.sub(_cover_value, text)
         text = _SCHEMES.sub(_cover_value, text)
         text = _USER_OPTION.sub(_cover_value, text)
     text = _MAY_BE_TOKEN.sub(_cover_tokens, text)
