@@ -170,6 +170,18 @@ BOMBS: dict[str, Bomb] = {
     "too many parameters": Bomb(
         lambda: as_json(paths={"/a": {"get": {"parameters": [{"name": "n", "in": "query"}] * 1_001}}}), "parameters"
     ),
+    "a compressed file": Bomb(lambda: gzip.compress(b'{"a":"' + b"x" * 9_000_000 + b'"}'), "binary"),
+    "tags on one value": Bomb(lambda: "x: " + "!!str " * 50_000 + "a", "neither"),
+    "ten megabytes of a comment": Bomb(lambda: "#" * 10_000_000 + "\n" + HEAD + GOOD),
+    "many documents": Bomb(lambda: "---\na: 1\n" * 50_000, "second document"),
+    "a number as a key": Bomb(lambda: HEAD + "? " + "9" * 6_000 + "\n: 1\n" + GOOD),
+    "texts broken by backslashes": Bomb(lambda: HEAD + 'x: "' + "\\\n" * 200_000 + '"\n' + GOOD),
+    "a date that is none": Bomb(lambda: HEAD + "x: 9999-99-99\n2023-13-45: 1\n" + GOOD),
+    "names that lead elsewhere": Bomb(
+        lambda: as_json(paths={f"/{n}": {"get": {"operationId": name}} for n, name in enumerate(
+            ["../../x", "a/b", "\u202e", "", ".", "..", "x\ny", "%2e", "-rf", "--home", "a\0b"]
+        )})
+    ),
     "a name of a million characters": Bomb(lambda: as_json(paths={"/a": {"get": {"operationId": "a" * 1_000_000}}})),
     "a path of a million characters": Bomb(lambda: as_json(paths={"/" + "a" * 1_000_000: {"get": {}}}), "5,000"),
     "holes in a path": Bomb(lambda: as_json(paths={"/" + "{a" * 2_000: {"get": {}}})),

@@ -79,6 +79,7 @@ APART = (
 ODDLY_NAMED = (
     *("password ({})", "| password | {} |", "['password', '{}']", "the password for the admin account is {}"),
     *("use {} as password", "p4ssw0rd={}", "P@$$w0rd: {}", '["user", "password", "{}"]', "nimm {} als Passwort"),
+    *("password: |\n  {}", "secret: >-\n    {}"),
     *("das Passwort für den Server ist {}", "connect with {} as the password"),
 )
 #: Forms that other texts have too, so to cover them would spoil those: the reason of each.
@@ -122,6 +123,11 @@ def test_a_value_that_only_a_reader_recognises_is_covered(text: str) -> None:
 def test_a_token_in_single_letters_is_covered(apart: str) -> None:
     covered = redact(f"use {apart} now")
     assert covered == "use *** now" or ("***" in covered and apart[:20] not in covered)
+
+
+def test_a_pin_of_digits_is_covered() -> None:
+    assert redact("my pin is 84730184, let me in") == "my pin is ***, let me in"
+    assert redact("the pin is 3 mm long") == "the pin is 3 mm long"
 
 
 @pytest.mark.parametrize("text", APART)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,15 @@ REFERENCES = (
         "http://0x7f000001:{port}/secret.json#/Secret",
         "LINK/secret.json",
     ),
+    *(
+        "../out/secret.json?x#/Secret",
+        "../out/secret.json",
+        "./../out/secret.json#/Secret",
+        "link//..//link/secret.json",
+    ),
+    *("sub/../../out/secret.json#/Secret", " ../out/secret.json", "\t../out/secret.json", "../out/secret.json\0.json"),
+    *("jar:file:..!/out/secret.json", "json:../out/secret.json", "\u2025/out/secret.json", "$HOME/secret.json"),
+    *("/proc/self/cwd/secret.json", "/dev/stdin", "file://localhost" + OUT, "dev.json", "data:application/json,%7B%7D"),
     *(
         "http://localhost:{port}/secret.json",
         "http://[::ffff:127.0.0.1]:{port}/secret.json",
@@ -91,6 +101,8 @@ def test_no_reference_leads_out_of_the_folder(port: int, tmp_path: Path) -> None
     out.mkdir(), folder.mkdir()
     (out / "secret.json").write_text(json.dumps({"Secret": {"type": "string", "description": SECRET}}))
     (folder / "link").symlink_to(out)
+    (folder / "dev.json").symlink_to("/dev/zero")
+    os.mkfifo(folder / "fifo.json")
     (folder / "secret-link.json").symlink_to(out / "secret.json")
     Web.target, Web.asked = "", []
     with Scout(tmp_path / "home") as scout:

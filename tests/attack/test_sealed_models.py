@@ -105,6 +105,52 @@ def test_settings_of_any_kind_end_in_a_sentence(method: str, shelf: Any, tmp_pat
             check(scout, tmp_path / "m")
 
 
+TOOL_LISTS = (
+    *("[]", "null", "{}", '[["a", "b"]]', "[[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]]", "[" * 100_000, '[["play"]]'),
+    *('["\\ud800"]', "[", '"text"', "[null]", "[[]]"),
+)
+MANIFEST_VALUES: tuple[Any, ...] = ("x", None, [], {}, -1, "../../x", 10**30, [[]], {"a": {"b": 1}}, True)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_manifest_of_any_kind_ends_in_a_sentence(method: str, shelf: Any, tmp_path: Path) -> None:
+    """Every field is changed in ten ways, and left out. What is refused, is refused before it can serve."""
+    folder, scout = shelf
+    shutil.copytree(folder / method, tmp_path / "m")
+    file = tmp_path / "m" / model_store.MANIFEST
+    sound = msgspec.json.decode(file.read_bytes())
+    changed = [{**sound, name: value} for name in sound for value in MANIFEST_VALUES]
+    changed += [{key: value for key, value in sound.items() if key != name} for name in sound]
+    encoder = {"name": "http://127.0.0.1:1", "dim": 256, "fingerprint": "0" * 32}
+    changed += [{**sound, "encoder": one} for one in (encoder, {**encoder, "name": "/etc", "dim": 10**12})]
+    n_refused = 0
+    for manifest in changed:
+        file.write_bytes(msgspec.json.encode(manifest))
+        n_refused += check(scout, tmp_path / "m") == "promoting"
+    assert n_refused > len(changed) / 2
+
+
+@pytest.mark.parametrize("tools", TOOL_LISTS, ids=lambda text: text[:20])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_list_of_tools_of_any_kind_ends_in_a_sentence(method: str, tools: str, shelf: Any, tmp_path: Path) -> None:
+    folder, scout = shelf
+    shutil.copytree(folder / method, tmp_path / "m")
+    (tmp_path / "m" / model_store.TOOLS).write_text(tools)
+    seal(tmp_path / "m")
+    assert check(scout, tmp_path / "m") == "promoting"
+
+
+@pytest.mark.parametrize(
+    "header", [b"\xff" * 200, (2**62).to_bytes(8, "little") + b"{}", b"", b"\0" * 8, b'{"a":' * 9_000]
+)
+def test_arrays_that_are_none_are_refused(header: bytes, shelf: Any, tmp_path: Path) -> None:
+    folder, scout = shelf
+    shutil.copytree(folder / "neighbours", tmp_path / "m")
+    (tmp_path / "m" / model_store.ARRAYS).write_bytes(header)
+    seal(tmp_path / "m")
+    assert check(scout, tmp_path / "m") == "promoting"
+
+
 def test_starts_of_unsigned_numbers_are_refused(shelf: Any, tmp_path: Path) -> None:
     folder, scout = shelf
     shutil.copytree(folder / "neighbours", tmp_path / "m")

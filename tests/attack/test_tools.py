@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import random
 import sys
 from collections import Counter
@@ -435,6 +436,37 @@ def test_a_small_attack_stays_within_the_bounds(hijack: ModuleType, data: Path) 
         "the attack does harm where nothing defends"
     )
     assert hijack.broken_bounds(figures) == []
+
+
+@pytest.fixture(scope="module")
+def poisoning(hijack: ModuleType) -> ModuleType:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    import poisoning
+
+    return poisoning
+
+
+#: Classes that reach more than the bound allows. `many`: nothing tells 25 terse tools from an honest collection.
+#: `short`: "Help me." claims nothing, and honest tools have descriptions as short.
+FLOORS = {"many", "short", "mean"}
+
+
+def test_texts_of_somebody_who_had_not_seen_the_defence_stay_within_the_bounds(poisoning: ModuleType) -> None:
+    figures = json.loads((ROOT / "benchmarks" / "poisoning-attack.json").read_text(encoding="utf-8"))
+    figures = {name: rows for name, rows in figures.items() if isinstance(rows, dict)}
+    assert set(figures["metatool"]) == {*poisoning.TEXTS["attack"], "many", "mean"}
+    assert sum(map(len, poisoning.TEXTS["attack"].values())) == 40
+    broken = {sentence.split()[1] for sentence in poisoning.list_broken_bounds(figures)}
+    assert broken <= FLOORS, broken
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_those_texts_stay_within_the_bounds_when_they_are_measured(poisoning: ModuleType, data: Path) -> None:
+    kinds = set(poisoning.TEXTS["attack"]) - FLOORS
+    figures = {"metatool": poisoning.measure("metatool", data, "attack", most=60, kinds=tuple(kinds))}
+    assert set(figures["metatool"]) == kinds | {"mean"}
+    assert not poisoning.list_broken_bounds(figures)
 
 
 def test_a_broken_bound_is_said(hijack: ModuleType) -> None:

@@ -76,7 +76,7 @@ _AROUND_SIGN: Final = r"(?:\s{0,3}|[ \t]{0,12})"
 #: Between name and value: a sign, with the marks that JSON in a text, Markdown and Python put beside it.
 _SIGN: Final = (
     rf"(?:\\{{0,7}}[\"'])?{_AROUND_SIGN}(?:=>|->|:=|[:=：＝])\*{{0,2}}{_AROUND_SIGN}"
-    rf"(?:\\{{1,7}}[\"']|[`“«„]\s?|[bfru](?=[\"']))?"
+    rf"(?:\\{{1,7}}[\"']|[`“«„]\s?|[bfru](?=[\"'])|[|>][+-]?\n\s{{0,40}})?"
 )
 #: What follows is no word: it has a digit, and a letter right behind a digit or a sign that words do not have.
 _NO_WORD: Final = r"(?![:=：＝*])(?=\S{6})(?=[^\s\d]{0,60}\d)(?=\S{0,60}(?:\d[^\W\d_]|[^\s\w.,:;!?)'\"%/-]))"
@@ -105,6 +105,7 @@ _NAMED_VALUE: Final = re.compile(
             (?=[^\s\d]*\d)(?=\d*[^\s\d.,]))
         | (?i:(?:passwor[dt]|passphrase|passcode|passwd|(?<![a-z])(?:pass|pw)|\bclave|{_PASSWORD_WORDS})
             (?:{_SIGN}|{_BETWEEN}|(?:['’]s)?\s(?:[^\W\d_]{{1,8}}\s){{0,3}}){_NO_WORD})
+        | (?i:\bpin\s(?:is|was|ist|est|es|è)\s(?=\d{{4,12}}\b))
         | (?:{_JOINED_WORDS})(?:[是为為はがを은는이가]|คือ)?\s?{_NO_WORD}
     )
     (?P<value>{_QUOTED_VALUE}|{_BARE})

@@ -91,6 +91,43 @@ def test_orders_in_a_uri_wait(space: str, tmp_path: Path) -> None:
     assert anyio.run(list_resources) == []
 
 
+def test_no_spelling_of_a_template_or_prompt_that_waits_is_used(tmp_path: Path) -> None:
+    templates = [{"uriTemplate": "page://{n}", "name": "page", "description": ORDER}]
+    (tmp_path / "offered.json").write_text(json.dumps({"templates": templates, "prompts": PROMPTS, "resources": SHOWN}))
+    command = [str(SERVERS / "offering.py"), str(tmp_path / "offered.json")]
+    uris = (
+        "page://3",
+        "PAGE://3",
+        "page://%33",
+        "page://",
+        "page:3",
+        "page:///3",
+        "page://3?x",
+        "page://3#x",
+        " page://3",
+    )
+    names = ("{}", "{} ", "{}\u200b", "{}/", "./{}", "{}%20")
+
+    async def body() -> None:
+        async with open_agent(tmp_path, {"box": {"command": sys.executable, "args": command}}) as agent:
+            assert not (await agent.client.list_resource_templates()).resource_templates
+            for uri in uris:
+                with pytest.raises(MCPError):
+                    await agent.client.read_resource(uri)
+            for prompt in ("described", "unseen", "german"):
+                for name in (
+                    *(each.format(f"box/{prompt}") for each in names),
+                    prompt,
+                    f"BOX/{prompt}",
+                    f"box∕{prompt}",
+                ):
+                    with pytest.raises(MCPError):
+                        await agent.client.get_prompt(name, {})
+            assert (await agent.client.get_prompt("box/hello", {})).messages, "what does not wait is served"
+
+    anyio.run(body)
+
+
 def test_a_catch_all_template_opens_no_waiting_one(tmp_path: Path) -> None:
     templates = [{"uriTemplate": "tt://{x}", "name": "t", "description": ORDER}, {"uriTemplate": "{+x}", "name": "any"}]
     (tmp_path / "offered.json").write_text(json.dumps({"templates": templates}))

@@ -67,6 +67,23 @@ HOSTILE = [
     "aaab.*baaa|baaa.*aaab",
     "A.*" * 60 + "b",
     "\x85.*\u2028.*b",
+    # Of a later attack: letters that grow when their case changes, and as much as a pattern may have.
+    "ﬃ.*" * 60,
+    "ﬃ" * 200,
+    "ﬃ|" * 90,
+    "ß" * 200,
+    "İ.*" * 60,
+    "İ.*i\u0307" * 30,
+    "𝔞.*" * 60,
+    "|".join("a" * number + "b" for number in range(1, 20)),
+    "|".join([".*a" * 5] * 10),
+    "needle|" + "a.*" * 60 + "Z",
+    "a.*a.*a.*a.*a.*a.*a.*a.*!|b.*b.*b.*b!",
+    ".*",
+    "",
+    " ",
+    "|",
+    ".*|.*",
 ]
 DATA = {
     "one letter": "a" * 300_000,
@@ -112,6 +129,38 @@ def read_all(results: Results, handle: str, grep: str) -> list[tuple[int, str]]:
         assert page["next_offset"] > offset
         offset = page["next_offset"]
     raise AssertionError("the pages do not end")
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        "{h}x",
+        "../{h}",
+        "../../journal.db",
+        "/etc/passwd",
+        "{H}",
+        "{h}\0",
+        "",
+        "%2e%2e/journal.db",
+        "{h}/../{h}",
+        "{h} ",
+    ],
+)
+def test_no_other_handle_reads_a_result(forged: str, tmp_path: Path) -> None:
+    results, handle = keep(tmp_path, "the secret of ann\n" * 500)
+    assert "secret" in read_result(results, "ann", handle)[1]
+    handles = {forged.format(h=handle, H=handle.swapcase())} - {handle}
+    for caller, other in (*(("ann", one) for one in handles), ("bob", handle), (None, handle), ("", handle)):
+        with pytest.raises(UserError) as refused:
+            read_result(results, caller, other)
+        assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("offset", [-1, 10**18, 10**9])
+def test_no_offset_leads_out_of_a_result(offset: int, tmp_path: Path) -> None:
+    results, handle = keep(tmp_path, "line\n" * 2_000)
+    with pytest.raises(UserError, match="offset"):
+        read_result(results, "ann", handle, offset=offset)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -168,7 +217,25 @@ def test_a_path_that_takes_long_says_how_far_it_came(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    "path", ["[" * 1_000, "a." * 500, "/" * 1_000, "['" * 500, "$" * 1_000, "." * 1_000, "0" * 1_000, "x" * 4_000_000]
+    "path",
+    [
+        "content." + "0." * 3_000,
+        "a.b.c" * 2_000,
+        "/~1~0" * 500,
+        "content.-1.text",
+        "9" * 400,
+        "content.٣",
+        "\x00",
+        "$..*",
+        "[" * 1_000,
+        "a." * 500,
+        "/" * 1_000,
+        "['" * 500,
+        "$" * 1_000,
+        "." * 1_000,
+        "0" * 1_000,
+        "x" * 4_000_000,
+    ],
 )
 def test_no_path_holds_a_processor(path: str, tmp_path: Path) -> None:
     results, handle = keep(tmp_path, "[" * 60_000 + "]" * 60_000)

@@ -113,6 +113,19 @@ FAULTS = (
     *("class X(Exception):\n def __str__(s): raise s\nraise X()", "call('a/b', {'x': {1: {2}}})", "call({'a': 1})"),
     *("class R:\n def __repr__(s): return 'a' * 10**8\nR()", "a = []\na.append(a)\ncall('a/b', x=a)"),
     *("v = 'x'\nfor _ in range(5_000): v = [v]\ncall('a/b', x=v)", "print('x' * 2_000_000)"),
+    *("call('y' * 30_000_000)", "call('a/b', x='y' * 50_000_000)", "raise ValueError('x' * 50_000_000)"),
+    *("call('a/b', x=float('nan'))", "call('a/b', x='\\ud800')", "print('\\x00\\ud800\\u202e')", "'x' * 50_000_000"),
+    *("call('a/b', {str(n): n for n in range(500_000)})", "x = ['a' * 10**8 for _ in range(100)]"),
+    *("v = []\nfor _ in range(100_000): v = [v]\ncall('a/b', x=v)", "import os\nos.write(1, b'x' * 100)"),
+    "for _ in range(5_000):\n try: call('nope/x')\n except Exception: pass",
+)
+#: Programs that do not end by themselves, or refuse to.
+ENDLESS = (
+    *("x = 9**9**9", "import time\ntime.sleep(1000)", "while True: print('x' * 100_000)", "while True: pass"),
+    "while True:\n try:\n  while True: call('a/b')\n except BaseException: pass",
+    "class A:\n def __del__(self):\n  while True: pass\na = A()\ndel a",
+    "class A:\n def __repr__(self):\n  while True: pass\nA()",
+    "kept = []\nwhile True: kept.append(call('a/b'))",
 )
 
 
@@ -124,8 +137,8 @@ def test_programs_stay_inside_and_within_their_memory() -> None:
     async def answer(id: str, arguments: dict[str, Any]) -> tuple[Any, str]:
         return "ok", ""
 
-    async def run(code: str) -> Any:
-        worker = await Worker.start("landlock", ProgramLimits())
+    async def run(code: str, limits: ProgramLimits | None = None) -> Any:
+        worker = await Worker.start("landlock", limits or ProgramLimits())
         return await worker.run(code, answer, room=AnswerRoom(2**27))
 
     async def body() -> None:
@@ -136,5 +149,10 @@ def test_programs_stay_inside_and_within_their_memory() -> None:
             outcome = await run(code)
             assert len(outcome.output) <= 1_000_000, code[:40]
             assert len(outcome.error) <= 10_000, code[:40]
+        for code in ENDLESS:
+            outcome = await run(code, ProgramLimits(seconds=2, cpu_s=1))
+            assert outcome.error or "used up its processor time" in outcome.output, code[:40]
+            assert len(outcome.output) <= 1_000_000, code[:40]
+        assert (await run("print(1 + 1)")).output == "2\n", "the next program runs as before"
 
     anyio.run(body)

@@ -131,6 +131,29 @@ def test_a_browser_that_did_not_go_on_brings_no_code_back(site: Site) -> None:
         assert site.send("GET", path, headers={"cookie": cookie}).status_code == 404
 
 
+@pytest.mark.parametrize("cookie", [b"\xff\xfe=\xe9", "a=ü; b=ÿ".encode(), "ä=ü".encode("latin-1"), b"a=b\xc3"])
+@pytest.mark.parametrize("path", ["/oauth/sign-in?id={id}", "/oauth/callback?code=c&state=state-of-ann"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_cookie_of_other_letters_is_refused_on_every_route(method: str, path: str, cookie: bytes, site: Site) -> None:
+    own, token = site.open_page(site.ann)
+    headers = {b"cookie": own.encode() + b"; " + cookie, b"origin": BASE.encode()}
+    answer = site.send(method, path.format(id=site.ann.id), data={"token": token}, headers=headers)
+    assert answer.status_code in (400, 405) and "location" not in answer.headers
+    assert not site.ann.pressed and not site.ann.done.is_set()
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.1", "0.0.0.0", "2130706433", "0x7f000001", "[::1]", "127.0.0.1.evil.example", "evil.127.0.0.1", "[::]"],
+)
+def test_no_other_spelling_of_the_loopback_presses_the_button(host: str, portal: BlockingPortal) -> None:
+    site = portal.call(Site, portal, LOOPBACK)
+    cookie, token = site.open_page(site.ann)
+    assert site.press(site.ann, cookie, token, origin=f"http://{host}:49200").status_code == 403
+    assert site.press(site.ann, cookie, token, origin="", host=f"{host}:49201").status_code in (403, 421)
+    assert not site.ann.browsers
+
+
 @pytest.mark.parametrize(
     "origin", ["http://localhost:3000", "http://127.0.0.1:3000", "http://127.0.0.1.nip.io", "null"]
 )
