@@ -18,35 +18,38 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from toolscout import encoders
 from toolscout.checks.results import write_json
 from toolscout.dataset import Dataset, NoTool
-from toolscout.errors import UserError
+from toolscout.errors import BadReply, UserError
 from toolscout.home.catalogue.store import Catalogue
+from toolscout.metrics import score
 from toolscout.recipes import registry
 from toolscout.settings import Settings, load_settings
 from toolscout.sources.folder import read_tools
-from toolscout.types import Tool, digest
+from toolscout.types import Search, Tool, digest
 from toolscout_lab import bench
 from toolscout_lab.answers import collect_answers, pair_answers
 from toolscout_lab.bench_jobs import Job, load_dataset, strip_source
 from toolscout_lab.downstream import AgentProtocol, AgentTask, Episode, condition, measure, summary
 from toolscout_lab.judge import JudgeOutcome, Pair, judge, rate_systems, table
-from toolscout_lab.llm import LLM, SharedLLM
+from toolscout_lab.llm import LLM, FilledPrompt, SharedLLM, prompt
 from toolscout_lab.llm.prompts import version
 from toolscout_lab.machine import Record, provenance
+from toolscout_lab.rankers.feedback.loop import Critic, Rounds
 from toolscout_lab.reproduce import draw_ids, draw_sample
 from toolscout_lab.resources import Workspace
-from toolscout_lab.synth import build, load_instructions, write_dataset
+from toolscout_lab.synth import build, examples, load_instructions, write_dataset
 from toolscout_lab.synth.collect import collect
 from toolscout_lab.synth.filters import summarise_lengths
-from toolscout_lab.synth.toolbank import ToolBank
+from toolscout_lab.synth.toolbank import Polish, ToolBank
 from toolscout_lab.synth.tooldet import build as build_tooldet
 from toolscout_lab.synth.tooldet import sift
 from toolscout_lab.synth.toollens import STEPS, ToolLens
@@ -58,11 +61,15 @@ RESULTS: Final = Path(__file__).resolve().parent / "results" / "language-model.j
 REPLY_TOKENS: Final = 128
 TIMEOUT_S: Final = 900.0
 WRITING_TEMPERATURE: Final = 0.7
+SHOWN_TOOLS: Final = 3
+ROUNDS: Final = 3
+ASPECTS: Final = ("naturalness", "fluency", "coherence")
 MEASURES: Final = ("recall@5", "ndcg@5", "comp@5")
 CRITIC: Final = ("feedback_comprehend", "feedback_assess", "feedback_refine")
 AGENT: Final = ("agent", "simulate", "grade")
 BANKS: Final = {"numpy": "py:numpy", "pandas": "py:pandas", "boto3": "boto3:s3,sns"}
 Figures = dict[str, Any]
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +79,7 @@ class FeatureContext:
     root: Path
     settings: Settings
     folder: Path
-    llm: LLM
+    llm: Listener
     shared: SharedLLM
     scale: int
 
@@ -98,6 +105,31 @@ class FeatureContext:
 ASKING: Final = ("mmrr", "qta", "feedback")
 
 
+class Listener(LLM):
+    """A language model that counts, for each prompt, how often it was asked and how often a reply was valid.
+
+    Attributes:
+        asked: name of a prompt → number of requests.
+        valid: name of a prompt → number of valid replies.
+        heard: all valid replies in order, with the name of their prompt.
+    """
+
+    def __init__(self, llm: LLM) -> None:
+        """Ask the same model, with the same cache and budget."""
+        self.__dict__.update(llm.__dict__)
+        self.asked: Counter[str] = Counter()
+        self.valid: Counter[str] = Counter()
+        self.heard: list[tuple[str, Figures]] = []
+
+    def ask(self, what: FilledPrompt, kind: type[T], **rest: Any) -> T:
+        """Ask, and note whether there was a valid reply."""
+        self.asked[what.name] += 1
+        reply = super().ask(what, kind, **rest)
+        self.valid[what.name] += 1
+        self.heard.append((what.name, msgspec.to_builtins(reply)))
+        return reply
+
+
 @contextlib.contextmanager
 def open_setting(
     root: Path, home: Path, address: str, temperature: float, scale: int, reply_tokens: int
@@ -113,7 +145,8 @@ def open_setting(
     shared = SharedLLM(settings, temperature=temperature)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            yield FeatureContext(root, settings, Path(folder), shared(), shared, scale)
+            llm = shared.opened = Listener(shared())
+            yield FeatureContext(root, settings, Path(folder), llm, shared, scale)
         finally:
             shared.close()
 
@@ -148,21 +181,126 @@ def run_qta(given: FeatureContext) -> Figures:
 
 
 def run_feedback(given: FeatureContext) -> Figures:
-    """Refine the query over one, two and three rounds."""
-    count = given.scale
-    sample = given.sample("toollens", test=count)
-    figures: Figures = {
-        "dataset": "toollens",
-        "queries": count,
-        "shown_tools": 2,
-        "hybrid": given.bench(sample, "hybrid"),
+    """Reword queries over one, two and three rounds, and keep the first case with a new wording."""
+    name, measured = "seal_tools_in", ("recall@5", "ndcg@5", "comp@5")
+    dataset = load_dataset(name, given.root)
+    tools, gold = Catalogue.of(read_tools_of(name, given.root)), dataset.split("test")
+    queries = draw_ids(gold, given.scale)
+    inner = registry.build("hybrid", tools, Workspace(settings=given.settings))
+    loop = Rounds(inner, Critic(given.llm, tools.tools, depth=SHOWN_TOOLS), rounds=ROUNDS, seconds=TIMEOUT_S)
+    notes: Counter[str] = Counter()
+    runs: list[dict[str, list[str]]] = [{} for _ in range(ROUNDS + 1)]
+    seconds, cases = [0.0] * (ROUNDS + 1), []
+    for number, query in enumerate(queries, 1):
+        heard = len(given.llm.heard)
+        [search], [answers] = loop.answers([Search(query=dataset.queries[query], k=10)])
+        steps = [step for step in search.trace if step.stage.endswith("/refine")]
+        notes.update(shorten_note(step.note) for step in steps)
+        for place, run in enumerate(runs):
+            run[query] = [hit.id for hit in answers[min(place, len(answers) - 1)]]
+            seconds[place] += sum(step.seconds for step in steps[:place])
+        if search.rewrites or not cases:
+            cases.append({"query": search.query, "rewrites": search.rewrites, "gold": sorted(gold[query])})
+            cases[-1] |= {"first_hits": [[hit.id for hit in hits[:SHOWN_TOOLS]] for hits in answers]}
+            cases[-1] |= {"replies": given.llm.heard[heard:], "notes": [step.note for step in steps]}
+        say(f"query {number} of {len(queries)}: {[step.note for step in steps]}")
+    wanted = {query: gold[query] for query in queries}
+    return {
+        "dataset": name,
+        "queries": len(queries),
+        "shown_tools": SHOWN_TOOLS,
+        "notes": dict(sorted(notes.items())),
+        "rounds": [
+            {"round": place, "seconds": round(spent / len(queries), 2), **score_means(run, wanted, measured)}
+            for place, (run, spent) in enumerate(zip(runs, seconds, strict=True))
+        ],
+        "cases": cases[-2:],
     }
-    for rounds in (1, 2):
-        changes = {"base": "hybrid", "rounds": rounds, "depth": 2, "seconds": TIMEOUT_S}
-        started = time.monotonic()
-        figures[f"rounds_{rounds}"] = given.bench(sample, "feedback", f"feedback-{rounds}", **changes)
-        figures[f"seconds_{rounds}"] = round(time.monotonic() - started, 1)
-    return figures
+
+
+def shorten_note(note: str) -> str:
+    """Return what a round of the loop did, without its number and advice."""
+    text = note.partition(": ")[2]
+    return text.partition(" in 3 attempts")[0].removeprefix("left as it was: ")
+
+
+def score_means(
+    run: Mapping[str, Sequence[str]], gold: Mapping[str, Mapping[str, float]], measured: Sequence[str]
+) -> Figures:
+    """Return the means of some measures."""
+    return {name: round(value, 4) for name, value in score(run, gold, measured).means().items()}
+
+
+def run_polish(given: FeatureContext) -> Figures:
+    """Polish queries of ToolBench, and judge each one that changed against the query as it was."""
+    dataset = load_dataset("toolbench", given.root)
+    queries = draw_ids(dataset.split("test"), 2 * given.scale)
+    texts, replies, dropped = [dataset.queries[query] for query in queries], [], Counter[str]()
+    for text in texts:
+        try:
+            replies.append((text, polish(given.llm, text)))
+        except BadReply as error:
+            dropped[error.reason] += 1
+    changed = [(text, reply) for text, reply in replies if reply.verdict == "refined" and reply.query.strip() != text]
+    pairs = [
+        Pair(str(number), "polished", "raw", reply.query.strip(), text) for number, (text, reply) in enumerate(changed)
+    ]
+    outcomes = judge(given.llm, pairs, ASPECTS, say=say) if pairs else []
+    return {
+        "dataset": "toolbench",
+        "queries": len(texts),
+        "good": sum(reply.verdict == "good" for _, reply in replies),
+        "refined": sum(reply.verdict == "refined" for _, reply in replies),
+        "changed": len(changed),
+        "drops": dict(sorted(dropped.items())),
+        "words_raw": summarise_lengths([text for text, _ in changed]),
+        "words_polished": summarise_lengths([reply.query for _, reply in changed]),
+        "results": table(outcomes),
+        "same_place": count_same_place(outcomes),
+        "cases": [{"raw": text, "polished": reply.query, "reason": reply.reason} for text, reply in changed[:3]],
+    }
+
+
+def polish(llm: LLM, text: str) -> Polish:
+    """Ask for a better wording of a query, as the builder of ToolBank does."""
+    task = prompt("toolbank_polish", examples=examples("polish"), query=text)
+    return llm.ask(task, Polish, example_reply=Polish("refined", text, "It read like a procedure."))
+
+
+def run_answers(given: FeatureContext) -> Figures:
+    """Keep the answers to some requests with the tools of two retrievers and with the right tools, and verdicts."""
+    tools, tasks = read_tools_of("toolbench", given.root), read_tasks("toolbench", given.root, given.scale)
+    protocol = AgentProtocol(k=3, turns=2, examine=False)
+    episodes: dict[str, list[Episode]] = {}
+    for recipe in ("bm25", "hybrid"):
+        stage = registry.build(recipe, Catalogue.of(tools), Workspace(settings=given.settings))
+        retrieving = dataclasses.replace(protocol, stage=stage)
+        episodes[recipe] = measure(given.llm, tasks, tools, [condition("retrieved")], retrieving, say=say)
+    episodes["gold"] = measure(given.llm, tasks, tools, [condition("gold")], protocol, say=say)
+    outcomes = judge(
+        given.llm,
+        pair_answers({name: collect_answers(group) for name, group in episodes.items()}),
+        ("overall",),
+        say=say,
+    )
+    return {
+        "dataset": "toolbench",
+        "queries": len(tasks),
+        "results": table(outcomes),
+        "same_place": count_same_place(outcomes),
+        "cases": [
+            {
+                "request": task.request,
+                "gold": list(task.gold),
+                **{
+                    name: {"tools": list(group[number].given), "calls": len(group[number].steps)}
+                    | {"answer": group[number].answer}
+                    for name, group in episodes.items()
+                },
+            }
+            for number, task in enumerate(tasks)
+        ],
+    }
 
 
 def run_feedback_dpr(given: FeatureContext) -> Figures:
@@ -336,6 +474,8 @@ FEATURES: Final[dict[str, tuple[Callable[[FeatureContext], Figures], tuple[str, 
         WRITING_TEMPERATURE,
     ),
     "feedback": (run_feedback, CRITIC, 0.0),
+    "polish": (run_polish, ("toolbank_polish", "judge_queries"), 0.0),
+    "answers": (run_answers, ("agent", "simulate", "judge_answers"), 0.0),
     "qta": (run_qta, ("qta_rewrite",), 0.0),
     "downstream-toollens": (make_downstream("toollens", ("gold", "missing:1")), AGENT, 0.0),
     "downstream-toolbench": (make_downstream("toolbench", ("retrieved", "gold")), AGENT, 0.0),
@@ -399,6 +539,7 @@ def run_feature(name: str, root: Path, home: Path, address: str, scale: int, rep
             "tokens_out": llm.answered.tokens_out,
             "repaired": llm.repaired,
             "skips": dict(sorted(llm.skipped.items())),
+            "valid": {each: f"{llm.valid[each]} of {count}" for each, count in sorted(llm.asked.items())},
             "seconds": round(time.monotonic() - started, 1),
             "figures": figures,
             **origin,
