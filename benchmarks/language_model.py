@@ -190,7 +190,8 @@ def run_feedback(given: FeatureContext) -> Figures:
     loop = Rounds(inner, Critic(given.llm, tools.tools, depth=SHOWN_TOOLS), rounds=ROUNDS, seconds=TIMEOUT_S)
     notes: Counter[str] = Counter()
     runs: list[dict[str, list[str]]] = [{} for _ in range(ROUNDS + 1)]
-    seconds, cases = [0.0] * (ROUNDS + 1), []
+    seconds: list[float] = [0.0] * (ROUNDS + 1)
+    cases: list[Figures] = []
     for number, query in enumerate(queries, 1):
         heard = len(given.llm.heard)
         [search], [answers] = loop.answers([Search(query=dataset.queries[query], k=10)])
@@ -200,9 +201,16 @@ def run_feedback(given: FeatureContext) -> Figures:
             run[query] = [hit.id for hit in answers[min(place, len(answers) - 1)]]
             seconds[place] += sum(step.seconds for step in steps[:place])
         if search.rewrites or not cases:
-            cases.append({"query": search.query, "rewrites": search.rewrites, "gold": sorted(gold[query])})
-            cases[-1] |= {"first_hits": [[hit.id for hit in hits[:SHOWN_TOOLS]] for hits in answers]}
-            cases[-1] |= {"replies": given.llm.heard[heard:], "notes": [step.note for step in steps]}
+            cases.append(
+                {
+                    "query": search.query,
+                    "rewrites": search.rewrites,
+                    "gold": sorted(gold[query]),
+                    "first_hits": [[hit.id for hit in hits[:SHOWN_TOOLS]] for hits in answers],
+                    "replies": given.llm.heard[heard:],
+                    "notes": [step.note for step in steps],
+                }
+            )
         say(f"query {number} of {len(queries)}: {[step.note for step in steps]}")
     wanted = {query: gold[query] for query in queries}
     return {
@@ -290,7 +298,7 @@ def run_answers(given: FeatureContext) -> Figures:
         "same_place": count_same_place(outcomes),
         "cases": [
             {
-                "request": task.request,
+                "request": task.query,
                 "gold": list(task.gold),
                 **{
                     name: {"tools": list(group[number].given), "calls": len(group[number].steps)}

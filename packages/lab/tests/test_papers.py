@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def test_a_short_budget_measures_a_sample_and_the_page_says_so(
 ) -> None:
     only = [word for label in labels for word in ("--only", label)]
     done = run_command(root, paper, "slang", "--budget", "30s", *only)
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 0 and "Writing model shards" not in done.stderr, done.output
     page = (root / "out" / "report" / f"{paper}.md").read_text()
     assert "Measured on slang-sample-" in page
     assert "samples are not comparable with the paper's, so no difference is shown" in page
@@ -169,6 +170,28 @@ def test_runs_after_the_budget_are_left_out_and_a_failure_does_not_stop_the_othe
     outcome = reproduce.reproduce(dataclasses.replace(job, budget_s=10.0))
     assert outcome.failures == ["bm25: it broke"] and outcome.finished == ["dpr-inbatch", "colt"]
     assert "colt-no-semantic" in outcome.left
+
+
+def test_a_small_dataset_of_ones_own_is_planned_and_measured_in_full(root: Path, unpainted: None) -> None:
+    """Its runs don't take the hours of the paper's dataset, so a short budget needs no sample."""
+    planned = run_command(root, "tool2vec", "slang", "--plan")
+    assert planned.exit_code == 0 and "toollens" not in planned.output
+    job = Reproduction("tool2vec", root / "x", root / "data", dataset="slang", budget_s=1_200.0)
+    own = job.load_own()
+    assert own is not None and job.find_share(own) == 1.0
+    assert job.find_share(None) < 1.0
+
+
+@pytest.mark.parametrize(("split", "part"), [("train", "four in five"), ("test", "one in five")])
+def test_a_dataset_without_queries_to_learn_from_or_to_score_is_refused_once(
+    root: Path, tmp_path: Path, unpainted: None, split: str, part: str
+) -> None:
+    shutil.copytree(root / "data" / "slang", tmp_path / "mine")
+    (tmp_path / "mine" / "qrels" / f"{split}.tsv").unlink()
+    done = run_command(root, "colt", str(tmp_path / "mine"), "--budget", "2m")
+    assert done.exit_code == 1 and done.output.count("error:") == 1
+    assert f"found no qrels/{split}.tsv. hint: Move {part} of the lines" in " ".join(done.output.split())
+    assert run_command(root, "colt", str(tmp_path / "none")).output.count("error:") == 1
 
 
 def test_own_data_and_an_own_encoder_leave_out_runs_that_need_others(root: Path) -> None:

@@ -22,6 +22,7 @@ import msgspec
 from toolscout.checks.results import SWEEPS_FOLDER, Result, read_results
 from toolscout.dataset import Dataset, NoTool, Prompt, Qrels, read_lines
 from toolscout.errors import ConfigError, UserError
+from toolscout.recipes import registry
 from toolscout.settings import Settings
 from toolscout_lab import bench, sweep
 from toolscout_lab.bench_jobs import Job, label_of, load_dataset, plan_transfer
@@ -53,6 +54,8 @@ SAMPLE_SHARE: Final = 0.5  # of the budget that the queries of a sample may take
 MIN_TRAIN_QUERIES: Final = 24
 MIN_SCORED_QUERIES: Final = 16  # of dev and of test
 MIN_TOOLS: Final = 64
+PARTS: Final = {"train": "four in five", "test": "one in five"}  # advice for a dataset that is not split
+MIN_RUN_MINUTES: Final = 1.0  # of a run on a small dataset of one's own
 NO_TOOL_FOLDER: Final = "no_tool"  # beside the datasets
 MARK: Final = re.compile(r"\{(\S+) (\S+) (\S+)\}")  # dataset, label, measure
 PERCENT: Final = re.compile(r"(?<![\w@.])\d+\.\d+(?![\w.])")
@@ -93,11 +96,21 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class Paper(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A paper: its title, the page of the method, its dataset, its items and the runs that give our figures."""
+    """A paper: its title, the page of the method, its dataset, its items and the runs that give our figures.
+
+    Attributes:
+        title: with the number at arXiv.
+        method: address of the page, as the pages of the papers write it.
+        dataset: path below the data root.
+        queries: number of queries of the dataset, train and test; the minutes of a run are for these.
+        rows: the items.
+        runs: those that answer most first.
+    """
 
     title: str
     method: str
     dataset: str
+    queries: Annotated[int, msgspec.Meta(gt=0)]
     rows: list[Row]
     runs: list[Run]
 
@@ -158,9 +171,36 @@ class Reproduction:
             raise ConfigError(f"--only: expected some of {', '.join(labels)}, found {', '.join(sorted(unknown))}")
         return [run for run, label in zip(runs, labels, strict=True) if not self.only or label in self.only]
 
-    def find_share(self) -> float:
+    def load_own(self) -> Dataset | None:
+        """Load the dataset that is used instead of the paper's; None: there is none.
+
+        Raises:
+            UserError: if it cannot be read, or has no queries to learn from although a run learns.
+        """
+        if self.dataset is None:
+            return None
+        dataset = load_dataset(self.dataset, self.root)
+        learning = [run for run in self.list_runs() if registry.recipe(run.recipe).is_fitted and not run.folds]
+        missing = [split for split in ("train", "test") if split not in dataset.qrels]
+        if missing == ["train"] and not learning:
+            missing = []
+        if missing:
+            raise ConfigError(
+                f"{dataset.folder}: expected qrels/train.tsv to learn from and qrels/test.tsv to score, found no "
+                f"qrels/{missing[0]}.tsv. Move {PARTS[missing[0]]} of the lines of the other file into it."
+            )
+        return dataset
+
+    def estimate_minutes(self, own: Dataset | None) -> list[float]:
+        """Return the minutes of each run, which are fewer on a dataset of one's own with fewer queries."""
+        if own is None:
+            return [run.minutes for run in self.list_runs()]
+        size = sum(map(len, own.qrels.values())) / load_papers()[self.paper].queries
+        return [max(MIN_RUN_MINUTES, size * run.minutes) for run in self.list_runs()]
+
+    def find_share(self, own: Dataset | None) -> float:
         """Return the share of the training queries that the budget allows for; 1: all of them."""
-        minutes = self.seeds * sum(run.minutes for run in self.list_runs())
+        minutes = self.seeds * sum(self.estimate_minutes(own))
         if self.budget_s is None or self.budget_s >= 60 * minutes:
             return 1.0
         return SAMPLE_SHARE * self.budget_s / (60 * minutes)
@@ -208,10 +248,10 @@ def reproduce(job: Reproduction, *, allow_dirty: bool = False, say: Say = ignore
         say: called with progress messages.
 
     Raises:
-        UserError: see `refuse_dirty` and `Reproduction.list_runs`.
+        UserError: see `refuse_dirty`, `Reproduction.list_runs` and `Reproduction.load_own`.
     """
     refuse_dirty(job.out, allow=allow_dirty)
-    started, outcome, share = time.monotonic(), ReproductionReport([], [], [], {}), job.find_share()
+    started, outcome, share = time.monotonic(), ReproductionReport([], [], [], {}), job.find_share(job.load_own())
     runs = [(seed, run) for seed in range(job.seeds) for run in job.list_runs()]
     for number, (seed, run) in enumerate(runs, 1):
         label = label_of(run.recipe, run.label, seed=seed, folds=run.folds)

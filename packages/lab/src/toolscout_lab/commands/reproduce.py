@@ -67,11 +67,12 @@ def reproduce_command(
             llm=shared if settings.llm else None,
         )
         if plan:
+            runs, own = job.list_runs(), dataset or load_papers()[paper].dataset
             print_table(
                 [("run", "left"), ("dataset", "left"), ("minutes", "right")],
                 [
-                    (run.label or run.recipe, run.dataset or load_papers()[paper].dataset, f"{run.minutes:g}")
-                    for run in job.list_runs()
+                    (run.label or run.recipe, run.dataset or own, f"{minutes:.3g}")
+                    for run, minutes in zip(runs, job.estimate_minutes(job.load_own()), strict=True)
                 ],
             )
             return 0

@@ -19,7 +19,14 @@ from toolscout.errors import ConfigError, require
 from toolscout.settings import Settings
 from toolscout.types import digest
 
-__all__ = ["TOOL_PROMPT_NAMES", "TransformerEncoder", "check_hub", "find_prompt", "keep_first_layers"]
+__all__ = [
+    "TOOL_PROMPT_NAMES",
+    "TransformerEncoder",
+    "check_hub",
+    "find_prompt",
+    "hide_progress_bars",
+    "keep_first_layers",
+]
 
 TRANSFORMER_FORMAT: Final = "transformer/1"
 MINILM: Final = "sentence-transformers/all-MiniLM-L6-v2"
@@ -73,7 +80,7 @@ class TransformerEncoder:
         check_hub(name, location)
         library: Any = require("sentence_transformers", "train")
         try:
-            with _hide_progress_bars():
+            with hide_progress_bars():
                 self.model = library.SentenceTransformer(location, model_kwargs={"use_safetensors": True})
         except (OSError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())[:MAX_REASON_CHARS]
@@ -122,7 +129,7 @@ def _locate_minilm() -> str:
 
 
 @contextlib.contextmanager
-def _hide_progress_bars() -> Iterator[None]:
+def hide_progress_bars() -> Iterator[None]:
     """Hide the progress bars of transformers inside the block."""
     logging: Any = require("transformers.utils.logging", "train")
     shown = logging.is_progress_bar_enabled()

@@ -17,7 +17,7 @@ from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError
 from toolscout.rankers import Amount, Batch, Count, NonNegative, Positive, Share
 from toolscout.search.resources import Resources
-from toolscout_lab.encoders.transformer import TransformerEncoder
+from toolscout_lab.encoders.transformer import TransformerEncoder, hide_progress_bars
 from toolscout_lab.machine import Record
 
 if TYPE_CHECKING:
@@ -253,7 +253,12 @@ def train_task(
 
 def save_encoder(model: Any) -> Callable[[Path], None]:
     """Return a function that writes a `SentenceTransformer` into a model folder; see `Artifacts.files`."""
-    return lambda folder: model.save(str(folder / ENCODER_FOLDER), create_model_card=False)
+
+    def save(folder: Path) -> None:
+        with hide_progress_bars():
+            model.save(str(folder / ENCODER_FOLDER), create_model_card=False)
+
+    return save
 
 
 def describe_training(done: TrainingOutcome) -> Record:
