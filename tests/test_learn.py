@@ -412,7 +412,7 @@ def test_rollback_restores_the_former_answers_exactly(taught: Scout) -> None:
         tuple((hit.id, hit.score) for hit in each.hits) for each in taught.search_many(asked, recipe="hybrid")
     ]
     assert first != plain
-    with pytest.raises(NotFound, match="no promotion to take back"):
+    with pytest.raises(NotFound, match="Nothing to roll back"):
         champion.rollback(home)
 
 
@@ -423,7 +423,7 @@ def test_a_rollback_takes_back_the_one_it_names_or_nothing(taught: Scout) -> Non
         champion.rollback(home, of="another")
     assert champion.history(home) == [entry]
     assert champion.rollback(home, of=entry.model) is None
-    with pytest.raises(NotFound, match="no promotion to take back"):
+    with pytest.raises(NotFound, match="Nothing to roll back"):
         champion.rollback(home, of=entry.model)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +48,10 @@ FILES = {
     "policy-key.toml": '[[caller]]\nname = "ann"\nkey = "secret"\nallow = ["**"]\n',
     "policy-field.toml": '[[caller]]\nname = "ann"\nalow = ["**"]\n',
     "policy-pattern.toml": '[[caller]]\nname = "ann"\nallow = ["mail/send**"]\n',
+    "policy-default.toml": 'default = "nobody"\n[[caller]]\nname = "ann"\nallow = ["**"]\n',
+    "misspelt.json": '{"mcpServers": {"clock": {"comand": "x"}}}',
+    "blocked.json": '{"mcpServers": {"locked": {"command": "./text.txt"}}}',
+    "bundle.mcpb": "no zip",
     "profile-field.toml": '[[profile]]\nname = "office"\nalow = ["**"]\n',
 }
 
@@ -134,7 +139,7 @@ MISTAKES = {
     "list mial": "Did you mean 'mail'?",
     "approve nonesuch": "run  toolscout approve",
     "promote nonesuch": "toolscout learn",
-    "rollback": "There is no promotion to take back",
+    "rollback": "Nothing to roll back: no model has been promoted.",
     "tenant add 'Bad Name!'": "Choose another name",
     "tenant remove nonesuch": "See  toolscout tenant list",
     "--home shared --tenant acm list": "Did you mean 'acme'?",
@@ -243,6 +248,23 @@ MISTAKES = {
     "search mail --llm-budget lots": "limits like calls=500",
     "settings k=5": "set TOOLSCOUT_K=5",
     "tenant add UPPER": "Choose another name",
+    "add ''": "found an empty text",
+    "search ' '": "found an empty text",
+    "why '' mail/send_email": "found an empty text",
+    "why mail/send_emial 'write to ann'": "The query comes first:  toolscout why 'write to ann' mail/send_email",
+    "add https:///mcp": "Write it like https://HOST/mcp",
+    "add cvs:queries.csv": "Install its package, then see  toolscout doctor",
+    "add text.txt --kind mcp --server https://a.example": "Leave out --server",
+    "add bundle.mcpb": "Pack or download it again",
+    "add misspelt.json --name misspelt": "Did you mean 'command'?",
+    "add blocked.json": "make it executable, or name the program that runs it",
+    "list mail/send_email": "See it with  toolscout show mail/send_email",
+    "--home nothing lint": "Add a source with  toolscout add SOURCE",
+    "policy policy-default.toml": "The callers are: ann",
+    "policy latin.json": "save it as UTF-8",
+    "trust text.txt": "Name the folder of one",
+    "gateway --config cut.json": "it ends too early",
+    "search mail --show": "Did you mean one of '--home'",
     # settings
     "TOOLSCOUT_INDEX=nonesuch search mail --recipe hybrid": "auto, exact, ann",
     "TOOLSCOUT_GATEWAY_BUDGET=-5 list": "at least 200",
@@ -328,6 +350,41 @@ def test_report_takes_what_bench_wrote(tmp_path: Path, place: str) -> None:
     assert told.exit_code == 0 and "a/set" in page and ("elsewhere" in page) is (place == "results")
 
 
+@pytest.mark.parametrize(
+    ("content", "mend"),
+    [
+        (b"[search]\nk = 3\n", "Settings are in no table: leave out the line [search]"),
+        (b"zzz = 3\n", "See  toolscout settings"),
+        (b"# caf\xe9\nk = 3\n", "save it as UTF-8"),
+    ],
+)
+def test_a_mistake_in_the_settings_file_names_the_mend(
+    here: Path, tmp_path: Path, content: bytes, mend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "toolscout.toml").write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    result = run("search", "mail")
+    assert result.exit_code == 1 and mend in result.stderr
+    assert max(map(len, result.stderr.splitlines())) <= MAX_LINE_CHARS
+
+
+def test_a_variable_that_is_like_a_setting_is_warned_of_once(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    environ = {"TOOLSCOUT_ENCODR": "static", "TOOLSCOUT_LLM_KEY": "x", "TOOLSCOUT_CREDENTIAL_PAY_KEY": "x"}
+    load_settings(environ=environ)
+    load_settings(environ=environ)
+    expected = "toolscout: the variable TOOLSCOUT_ENCODR is no setting. Did you mean TOOLSCOUT_ENCODER?"
+    assert [record.message for record in caplog.records] == [expected]
+
+
+def test_a_taken_port_is_said_before_an_address(here: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        result = run("gateway", "--http", "--port", str(listener.getsockname()[1]))
+    assert result.exit_code == 1 and "give another --port" in result.stderr
+    assert "serving at" not in result.stderr
+
+
 def test_the_list_is_long_enough() -> None:
     assert len(MISTAKES) >= 200
 
@@ -354,7 +411,7 @@ def test_a_source_that_failed_is_named_once_with_the_reason(here: Path, tmp_path
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"clock": {"command": "no-such-program"}}}))
     result = run("--home", str(tmp_path / "home"), "add", str(tmp_path / "mcp.json"))
     assert result.stdout.splitlines() == [
-        "note: clock: the catalogue has no tools of it yet; correct what is wrong, then run  toolscout sync  "
+        "note: clock: the catalogue has no tools of it yet; correct what is wrong, then run  toolscout sync clock  "
         "(or  toolscout remove)",
     ]
     [reason] = [line for line in result.stderr.splitlines() if line.startswith("error:")]

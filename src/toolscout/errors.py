@@ -153,6 +153,8 @@ def describe_invalid(error: Exception) -> str:
 
     Other errors keep their text. Entries of a list are counted from 1 there, and from 0 by msgspec.
     """
+    if isinstance(error, UnicodeDecodeError):
+        return f"expected UTF-8 text, found byte 0x{error.object[error.start]:02x} at {error.start}: save it as UTF-8"
     match = _UNKNOWN_STRUCT_FIELD.fullmatch(str(error))
     if match is None:
         return str(error).rstrip(".")

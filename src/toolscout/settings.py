@@ -24,7 +24,7 @@ from typing import Any, Final
 import msgspec
 import platformdirs
 
-from toolscout.errors import ConfigError
+from toolscout.errors import ConfigError, describe_invalid
 from toolscout.location import (
     DEFAULT_TENANT,
     Home,
@@ -89,7 +89,8 @@ RULES: Final = {
     "folding": "The same tool of several sources is one hit",
 }
 _log: Final = logging.getLogger("toolscout.config")
-_reported: set[tuple[str, str]] = set()  # (path, digest) of files with ignored settings that were reported
+_reported: set[tuple[str, str]] = set()  # reported: (path, digest) of files, and (name, "") of variables
+MIN_LIKENESS: Final = 0.9  # of a misspelt variable to one of a setting, as difflib measures it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -616,11 +617,10 @@ def load_settings(
         ConfigError: for an unknown setting or a value of the wrong type, naming the place it came from.
     """
     environ = os.environ if environ is None else environ
-    variables = {name: environ.get(_variable(name)) for name in (*list_settings(), *RETIRED)}
     path = file or Path(SETTINGS_FILE_NAME)
     content = _read(path, required=file is not None)
     from_file = convert_values(_parse(path, content), str(path))
-    from_environment = convert_values({name: text for name, text in variables.items() if text}, "environment")
+    from_environment = _read_environment(environ, report)
     passed = convert_values({name: value for name, value in arguments.items() if value is not None}, "argument")
     ignored: tuple[str, ...] = ()
     harmful = needing_trust(from_file) if file is None else []
@@ -688,6 +688,20 @@ def _report_ignored(path: Path, content: bytes, names: tuple[str, ...]) -> None:
         )
 
 
+def _read_environment(environ: Mapping[str, str], report: bool) -> dict[str, Any]:
+    """Return the settings among environment variables, and warn once of variables that are like those of settings."""
+    names_by_variable = {_variable(name): name for name in (*list_settings(), *RETIRED)}
+    for variable in environ if report else ():
+        if not variable.startswith(_variable("")) or variable in names_by_variable or (variable, "") in _reported:
+            continue
+        near = difflib.get_close_matches(variable, names_by_variable, n=1, cutoff=MIN_LIKENESS)
+        if near:
+            _reported.add((variable, ""))
+            _log.warning("toolscout: the variable %s is no setting. Did you mean %s?", variable, near[0])
+    texts = {name: environ.get(variable) for variable, name in names_by_variable.items()}
+    return convert_values({name: text for name, text in texts.items() if text}, "environment")
+
+
 def parse_pairs(pairs: Sequence[str], name: str) -> dict[str, Any]:
     """Parse `KEY=VALUE` pairs of a setting or an option. A value that is valid JSON is decoded, any other is text.
 
@@ -724,9 +738,9 @@ def _read(path: Path, *, required: bool) -> bytes:
     """Return the content of a settings file. If there is none: b"", or an error if the file is `required`."""
     try:
         return path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if required:
-            raise ConfigError(f"expected a settings file, found none at {path}") from None
+            raise ConfigError(f"expected a settings file, found none at {path}. Name the folder of one.") from None
         return b""
     except OSError as error:
         raise ConfigError(f"{path}: the settings file cannot be read: {error.strerror}") from None
@@ -737,7 +751,7 @@ def _parse(path: Path, content: bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: this is not valid TOML: {error}") from None
+        raise ConfigError(f"{path}: this is not valid TOML: {describe_invalid(error)}") from None
 
 
 # --- values
@@ -773,7 +787,9 @@ def convert_values(raw: Mapping[str, Any], origin: str) -> dict[str, Any]:
             _log.warning("toolscout: %s (%s) is no longer a setting. %s. Remove it.", name, origin, RETIRED[name])
         elif name not in all_settings:
             near = difflib.get_close_matches(name, all_settings, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"The settings are {', '.join(all_settings)}."
+            hint = f"Did you mean {near[0]!r}?" if near else "See  toolscout settings"
+            if isinstance(value, Mapping):
+                hint = f"Settings are in no table: leave out the line [{name}]"
             raise ConfigError(f"{origin}: expected a known setting, found {name!r}. {hint}")
         else:
             values[name] = convert_value(name, value, all_settings[name].kind, origin)

@@ -290,7 +290,7 @@ def test_a_field_that_is_not_used_is_named(caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level(logging.WARNING):
         parse_server("a", {**STDIO, "alwaysAllow": ["x"], "description": "d", "maxRetries": 3}, Path("mcp.json"))
     assert [record.getMessage() for record in caplog.records] == [
-        "toolscout: mcp.json: maxRetries is not used of the server a"
+        "toolscout: mcp.json: the entry of the server a has fields that have no effect: maxRetries"
     ]
 
 

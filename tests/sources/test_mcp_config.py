@@ -219,3 +219,11 @@ def test_the_usual_places_are_searched_and_files_without_servers_left_out(tmp_pa
     write(cwd / ".vscode/settings.json", {"mcp": {"servers": {}}})
     assert set(discover(home=home, cwd=cwd)) == expected
     assert discover(home=tmp_path / "nobody", cwd=tmp_path) == []
+
+
+@pytest.mark.parametrize(("command", "started"), [("./server.sh", "./server.sh"), ("npx", "npx"), ("~/x", "/home/x")])
+def test_a_command_in_the_working_directory_keeps_its_dot(
+    command: str, started: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home")
+    assert resolve(parse_server("a", {"command": command, "args": ["b"]}, Path("/f/mcp.json")), {}).command == started

@@ -70,9 +70,8 @@ def add_command(
     folder, a folder of skills (SKILL.md), an A2A agent card (file or URL), an MCP bundle (.mcpb), or
     registry:NAME[@VERSION] for a server in the MCP registry.
     """
+    _require_sources(locators, discover)
     all_locators = [*locators, *(_discover_configurations(scout) if discover else ())]
-    if not all_locators and not discover:
-        raise click.UsageError("expected a SOURCE or --discover, found neither")
     for option, value in (("--name", name), ("--server", server)):
         if value and len(all_locators) != 1:
             raise click.UsageError(f"{option} goes with one SOURCE, found {len(all_locators)}")
@@ -87,6 +86,14 @@ def add_command(
                 changes.append(Changes(source=name or redact(locator), state="error", message=message))
         notes = _index_changes(scout, changes, say)
     return _report_changes(scout, changes, notes, as_json)
+
+
+def _require_sources(locators: Sequence[str], discover: bool) -> None:
+    """Raise a UsageError if no source is named, or an empty text: an empty path would be the working directory."""
+    if not locators and not discover:
+        raise click.UsageError("expected a SOURCE or --discover, found neither")
+    if not all(locator.strip() for locator in locators):
+        raise click.UsageError("expected a file, a URL or a command as SOURCE, found an empty text")
 
 
 def _discover_configurations(scout: Scout) -> list[str]:
@@ -179,10 +186,8 @@ def list_command(scout: Scout, source: str | None, tools: bool, kind: Kind | Non
     if source is None and not tools and kind is None:
         _print_sources(scout, sources, as_json)
         return
-    if source is not None and source not in {known.name for known in sources}:
-        names = [known.name for known in sources]
-        advice = name_nearest(source, names, f"The sources are: {_join_names(names)}")
-        raise NotFound(f"expected the name of a source, found {source!r}. {advice}")
+    if source is not None:
+        _require_source(scout, source, [known.name for known in sources])
     listed = _load_tools(scout, source, kind)
     if as_json:
         fields = ("id", "name", "kind", "path", "description")
@@ -191,6 +196,16 @@ def list_command(scout: Scout, source: str | None, tools: bool, kind: Kind | Non
     for start in range(0, len(listed), TOOLS_PER_TABLE):
         _print_tools(listed[start : start + TOOLS_PER_TABLE])
     _print_waiting_ids(scout, source, kind)
+
+
+def _require_source(scout: Scout, name: str, known: Sequence[str]) -> None:
+    """Raise NotFound if no source is called `name`. The message says if a tool is, or names the nearest source."""
+    if name in known:
+        return
+    if name in scout.store.catalogue().ids:
+        raise NotFound(f"{name} is a tool, not a source. See it with  toolscout show {name}")
+    advice = name_nearest(name, known, f"The sources are: {_join_names(list(known))}")
+    raise NotFound(f"expected the name of a source, found {name!r}. {advice}")
 
 
 def _print_waiting_ids(scout: Scout, source: str | None, kind: Kind | None) -> None:

@@ -18,6 +18,7 @@ from toolscout.cli.output import (
     recipe_option,
     with_scout,
 )
+from toolscout.errors import NotFound
 from toolscout.scout import Scout
 
 
@@ -42,6 +43,8 @@ def lint_command(scout: Scout, max_tools: int, limit: int, as_json: bool) -> Non
     Each tool is searched for with queries generated from its own definition. Tools come first that you can edit: their
     source is a file or a module of yours, or an MCP server that runs a script of yours.
     """
+    if not scout.store.catalogue().ids:
+        raise NotFound("The catalogue has no tools to check. Add a source with  toolscout add SOURCE")
     editable = scout.find_editable()
     with progress("searching for each tool"):
         catalogue, pipeline = scout.pipeline()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
@@ -343,6 +344,7 @@ def _report_misuse(error: click.ClickException) -> None:
     from toolscout.cli.output import echo_labelled, print_failure
 
     message = error.format_message().replace("is not a valid integer range", "is not a whole number")
+    message = re.sub(r" \(Did you mean one of: (.+)\?\)$", r" Did you mean one of \1?", message)
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is not None and "unexpected extra argument" in message:
         takes_query = any(parameter.name == "query" for parameter in context.command.params)

@@ -25,7 +25,7 @@ from toolscout.cli.output import (
     suggest_names,
     with_scout,
 )
-from toolscout.errors import Unavailable
+from toolscout.errors import Unavailable, find_nearest
 from toolscout.scout import Scout
 from toolscout.search.why import Why
 from toolscout.types import KINDS, Count, Hit, Kind, Search, keep_kind
@@ -74,6 +74,7 @@ def search_command(
     as_json: bool,
 ) -> None:
     """Find the tools that QUERY needs."""
+    _require_words(query)
     extras = scout.engine.builder.extras  # what packages lend rankers, such as a language model
     extras.rehearse = dry_run  # it then counts what it would be asked, and is asked nothing
     with contextlib.suppress(Unavailable):  # the search then says what does not answer
@@ -103,15 +104,23 @@ def search_command(
 @with_scout
 def why_command(scout: Scout, query: str, tool: str, k: int | None, as_json: bool) -> None:
     """Explain why TOOL (an id or a name) is missing from the answer to QUERY, and what would lift it."""
+    _require_words(query)
     catalogue_ids = scout.store.catalogue().ids
-    if query in catalogue_ids and tool not in catalogue_ids:
-        raise click.UsageError(f"The query comes first:  toolscout why {shlex.quote(tool)} {query}")
+    id_as_query = find_nearest(query, catalogue_ids) if "/" in query else None
+    if id_as_query is not None and tool not in catalogue_ids:
+        raise click.UsageError(f"The query comes first:  toolscout why {shlex.quote(tool)} {id_as_query}")
     with suggest_names(scout, tool, kind="tool"):
         explanation = scout.why(query, tool, k)
     if as_json:
         print_json(explanation)
         return
     _print_explanation(explanation)
+
+
+def _require_words(query: str) -> None:
+    """Raise a UsageError for a query that is empty or blank."""
+    if not query.strip():
+        raise click.UsageError("expected words to search for as QUERY, found an empty text")
 
 
 def _print_explanation(explanation: Why) -> None:

@@ -186,6 +186,8 @@ def detect(locator: str) -> str:
         raise SourceError(f"{locator}: this is the address of a repository. {advice}")
     kind = next((kind.name for kind in KIND_TABLE if kind.claims_text(locator)), None)
     if kind == "mcp" and _is_url(locator):
+        if re.match(r"https?:///", locator):
+            raise SourceError(f"{locator}: this address has no host. Write it like https://HOST/mcp")
         return _detect_remote(locator)
     if kind is not None:
         return kind
@@ -254,6 +256,11 @@ def _detect_command(locator: str) -> str:
     if words and shutil.which(words[0]):
         return "mcp"
     path = Path(os.path.expanduser(locator))
+    prefix, colon, rest = locator.partition(":")
+    if colon and re.fullmatch(r"[a-z][a-z\d-]+", prefix) and os.path.exists(os.path.expanduser(rest)):
+        names = [plugin.name for plugin in plugins.list_plugins(plugins.SOURCE_PLUGINS)]
+        advice = name_nearest(prefix, names, "Install its package, then see  toolscout doctor")
+        raise SourceError(f"{locator}: no plug-in is called {prefix!r}. {advice}")
     looks_like_file = len(words) == 1 and (os.sep in locator or path.suffix)
     if looks_like_file:
         advice = name_nearest(path.name, _list_names(path.parent), "Check its path.")

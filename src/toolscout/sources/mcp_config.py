@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from toolscout.errors import SourceError
+from toolscout.errors import SourceError, find_nearest
 from toolscout.location import Home
 from toolscout.sources.clients import (
     Entry,
@@ -174,8 +174,7 @@ def parse_server(name: str, fields: object, path: Path) -> Server:
     path = split_project(str(path))[0]
     listed = fields if isinstance(fields, Entry) else Entry(fields, choose_client(path))
     entry, unused = spell_entry(listed)
-    if unused:
-        _log.warning("toolscout: %s: %s is not used of the server %s", path, ", ".join(sorted(unused)), name)
+    _check_unused(unused, entry, path, name)
     transport, command, url = _read_transport(entry)
     cwd, env_file, protocol = (entry.get(key) or "" for key in ("cwd", "envFile", "protocol"))
     if not (isinstance(cwd, str) and isinstance(env_file, str) and isinstance(protocol, str)):
@@ -203,6 +202,22 @@ def parse_server(name: str, fields: object, path: Path) -> Server:
         allowed=_read_patterns(entry["allowed"]),
         forbidden=_read_patterns(entry["forbidden"]) or (),
     )
+
+
+def _check_unused(unused: Sequence[str], entry: Mapping[str, object], path: Path, name: str) -> None:
+    """Warn of fields of a server's entry that are not used.
+
+    Raises:
+        SourceError: if one of them is a misspelt command or URL, and the entry has neither.
+    """
+    targets = ("command", "url")
+    for key in unused:
+        nearest = find_nearest(key, targets)
+        if nearest is not None and not any(entry.get(target) for target in targets):
+            raise SourceError(f'expected "command" or "url", found {key!r}. Did you mean {nearest!r}?')
+    if unused:
+        fields = ", ".join(sorted(unused))
+        _log.warning("toolscout: %s: the entry of the server %s has fields that have no effect: %s", path, name, fields)
 
 
 def _read_patterns(patterns: object) -> tuple[str, ...] | None:
@@ -536,7 +551,7 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
         credentials |= url_secrets
     return dataclasses.replace(
         server,
-        command=str(Path(fill(server.command)).expanduser()),
+        command=os.path.expanduser(fill(server.command)),  # `Path` would drop the ./ of a command in this folder
         args=tuple(fill(item) for item in server.args),
         env=env,
         cwd=str(server.folder / Path(fill(server.cwd)).expanduser()) if server.cwd else "",
@@ -604,7 +619,7 @@ def _check_url(url: str) -> set[str]:
     except ValueError:  # a port that is no number from 0 to 65535, or a broken address in brackets
         has_valid_port = False
     if not has_valid_port or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SourceError('expected an http:// or https:// address as "url", found something else')
+        raise SourceError('expected an http:// or https:// address with a host as "url", found something else')
     keys = [part for part in parts.path.split("/") if _is_like_key(part)]
     values = [value for _, value in parse_qsl(parts.query)]
     return {secret for secret in (*keys, *values, parts.username, parts.password) if secret}

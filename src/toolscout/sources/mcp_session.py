@@ -602,7 +602,9 @@ class _Watch:
         command = self.server.command
         is_missing = isinstance(error, FileNotFoundError) and error.filename == command
         reason = advise_install(command) if is_missing else words
-        return self._build_error(f"expected a command that starts, found {command!r}: {reason}")
+        is_forbidden = isinstance(error, PermissionError)
+        action = "make it executable, or name the program that runs it" if is_forbidden else ""
+        return self._build_error(f"expected a command that starts, found {command!r}: {reason}", action)
 
     def _explain_refusal(self, words: str) -> SourceError:
         """Explain that the server refused a message, by its HTTP status. `words`: its own words.

@@ -385,7 +385,9 @@ def unpack(bundle: Path, folder: Path) -> Path:
             _extract(archive, files, partial)
         partial.replace(target)
     except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError, RuntimeError, OSError) as error:
-        raise SourceError(f"{bundle}: this bundle cannot be unpacked: {str(error)[:200]}") from None
+        raise SourceError(
+            f"{bundle}: this bundle cannot be unpacked: {str(error)[:200]}. Pack or download it again."
+        ) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return target

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from toolscout.errors import ConfigError, Denied, explain_unknown_field, require
+from toolscout.errors import ConfigError, Denied, explain_unknown_field, name_nearest, require
 from toolscout.types import Tool
 
 if sys.version_info >= (3, 11):
@@ -415,8 +415,10 @@ def _read_file(path: Path) -> _PolicyFile:
         raise ConfigError(f"{path} is no policy: {reason} (docs/use/security.md)") from None
     if file.tokens is None and any(entry.subjects for entry in file.caller):
         raise ConfigError(f"{path}: expected [tokens] beside subjects, found none: say who issues the tokens")
-    if file.default is not None and file.default not in {entry.name for entry in file.caller}:
-        raise ConfigError(f"{path}: expected the name of a caller as default, found {file.default!r}")
+    names = [entry.name for entry in file.caller]
+    if file.default is not None and file.default not in names:
+        advice = name_nearest(file.default, names, f"The callers are: {', '.join(names) or 'none'}")
+        raise ConfigError(f"{path}: expected the name of a caller as default, found {file.default!r}. {advice}")
     return file
 
 

@@ -78,6 +78,8 @@ class CatalogueManager:
         """
         if not isinstance(source, (str, Path)):
             return self._add_objects(source, name)
+        if not str(source).strip():  # an empty path would be the working directory
+            raise SourceError("The SOURCE is empty. Name a file, a URL or a command.")
         typed_locator, stored_server = split_server(str(source))  # a locator from the catalogue may contain a server
         # a client's configuration file may also have servers of the project in this folder, which have own locators
         locator, *project_locators = name_projects(_make_absolute(typed_locator), Path.cwd())
@@ -137,7 +139,9 @@ class CatalogueManager:
             locator, kind = str(prepare(locator, name, self.settings)), "mcp"
         kind = kind or sources.detect(locator)
         if server and kind != "openapi":
-            raise SourceError(f"{locator}: a server's address goes with an OpenAPI document, found {kind}")
+            raise SourceError(
+                f"{locator}: a server's address goes with an OpenAPI document, found {kind}. Leave out --server."
+            )
         return Origin(join_server(locator, server) if server else locator, kind, name)
 
     def _choose_name(self, origin: Origin) -> str | None:

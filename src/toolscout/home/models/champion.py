@@ -258,7 +258,7 @@ def rollback(home: Home, *, of: str | None = None) -> Promotion | None:
         NotFound: if there was no promotion.
         Changed: if another model than the named one is the champion.
     """
-    no_promotion = NotFound("There is no promotion to take back: the setting recipe serves already.")
+    no_promotion = NotFound("Nothing to roll back: no model has been promoted.")
     if not history(home):  # before `changing`, which would make a lock file even in a home without models
         raise no_promotion
     with changing(home):

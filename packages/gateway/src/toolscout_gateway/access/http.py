@@ -249,34 +249,27 @@ def build_base(host: str, port: int) -> str:
 
 
 async def serve(
-    server: Server[Any],
-    policies: Policies | LivePolicies,
-    host: str,
-    port: int,
-    extra_names: Iterable[str] = (),
-    health: Health | None = None,
-    profiles: Profiles | None = None,
-    identities: Identities | None = None,
+    gateway: Gateway, host: str, port: int, extra_names: Iterable[str] = (), ready: Callable[[int], None] | None = None
 ) -> None:
-    """Serve the gateway over HTTP until a signal stops it.
+    """Serve a gateway over HTTP until a signal stops it.
 
     Args:
-        server: answers the requests.
-        policies: who may come in.
+        gateway: answers the requests, by its policies and profiles.
         host: address to listen at; without a policy only one of this machine.
         port: port to listen at.
         extra_names: host names that requests may use beside those of `host`.
-        health: answers `/status` and `/metrics`; None: both are missing.
-        profiles: the parts of the catalogue below `/mcp/p/`; None: there are none.
-        identities: signs callers in at servers; None: nobody can sign in.
+        ready: called with the port as soon as connections are accepted.
 
     Raises:
         ConfigError: if callers from other machines could use it without a key, or the port is taken.
     """
-    if identities is not None and not identities.sign_ins.base:
-        identities.sign_ins.base = build_base(host, port)
-    application = app(server, policies, names_of(host, extra_names), health, profiles, identities)
-    await http.serve(application, policies, host, port, extra="mcp", ending=http.Ending(GATEWAY_CLOSE_S))
+    sign_ins = gateway.identities.sign_ins
+    sign_ins.base = sign_ins.base or build_base(host, port)
+    policies, profiles = gateway.permissions.policies, gateway.permissions.profiles
+    names = names_of(host, extra_names)
+    application = app(gateway.server, policies, names, gateway.health, profiles, gateway.identities)
+    ending = http.Ending(GATEWAY_CLOSE_S)
+    await http.serve(application, policies, host, port, extra="mcp", ending=ending, ready=ready)
 
 
 # --- tenants ----------------------------------------------------------------------------------------------------------

@@ -80,7 +80,8 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     """Serve all tools to an agent as one MCP server: search_tools, describe_tools, call_tool, read_result."""
     for path in configs:
         if not path.expanduser().is_file():
-            raise SourceError(f"expected an mcpServers JSON file, found none at {path}")
+            raise SourceError(f"expected an mcpServers JSON file, found none at {path}. Check its path.")
+        load_entries(path.expanduser())  # raises for a file without servers
     names_policy = options["policy"] is not None
     serves_http = options["http"] and not options["print_config"]
 
@@ -122,9 +123,7 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
 
 
 def _print_entry(scout: Scout, configs: tuple[Path, ...], options: dict[str, Any]) -> None:
-    """Print the entry for a client's configuration, after a check of the files and pins in it."""
-    for path in configs:
-        load_entries(path.expanduser())  # raises for an invalid file
+    """Print the entry for a client's configuration, after a check of the pins in it."""
     _warn_of_pins(scout, options["pins"], may_add_sources=bool(configs) or options["discover"])
     echo(render_entry(options["print_config"], scout.settings, configs, options))
     _warn_of_followed_files(scout, options["print_config"])
@@ -221,12 +220,12 @@ async def _serve_http(gateway: Any, options: dict[str, Any]) -> None:
             "there is no policy file, so everybody on this machine may see and call everything, and other machines "
             "have no access"
         )
-    gateway.say(f"serving at http://{options['host']}:{options['port']}{PATH}")
+
+    def say_address(port: int) -> None:
+        gateway.say(f"serving at http://{options['host']}:{port}{PATH}")
+
     async with gateway.running():
-        where = options["host"], options["port"], options["names"]
-        await serve(
-            gateway.server, permissions.policies, *where, gateway.health, permissions.profiles, gateway.identities
-        )
+        await serve(gateway, options["host"], options["port"], options["names"], ready=say_address)
 
 
 def _identify_speaker(permissions: Permissions, policy: Path | None) -> Caller:
