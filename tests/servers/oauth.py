@@ -7,6 +7,7 @@ server is fastmcp's, with its check of tokens.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import secrets
 import socket
@@ -32,6 +33,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 SCOPES = ["use", "delete"]
+JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 
 
@@ -90,6 +92,9 @@ class Issuer:
         self.registrations = self.exchanged = self.refreshed = 0
         self.offered: list[str] = []  # tokens that clients wanted to exchange
         self.documents: dict[str, dict[str, Any]] = {}  # client metadata documents that it can read
+        self.company: Any = None  # the public key of the company whose assertions it trusts
+        self.token_requests = 0
+        self.granted: list[str] = []  # how machines got each token
 
     # --- tokens
 
@@ -154,7 +159,40 @@ class Issuer:
         return None
 
     async def exchange_identity_assertion(self, client: Any, params: Any) -> OAuthToken:
-        raise TokenError("unsupported_grant_type")
+        """SEP-990: what the company says about a person becomes a token for this person."""
+        try:
+            claims = jwt.decode(params.assertion, self.company, ["ES256"], audience=self.url)
+        except jwt.PyJWTError as error:
+            raise TokenError("invalid_grant", str(error)) from None
+        if (claims["client_id"], claims["resource"]) != (client.client_id, params.resource):
+            raise TokenError("invalid_grant")
+        self.granted.append("id_jag")
+        token = self.make_token(claims["sub"], params.resource, params.scopes or ["use"])
+        return OAuthToken(access_token=token, expires_in=self.lifetime)
+
+    # --- machines
+
+    def add_machine(self, client_id: str, secret: str, company: Any) -> None:
+        """Register a client that signs in without a person, itself or with an assertion of a company."""
+        self.company = company
+        self.clients[client_id] = OAuthClientInformationFull(
+            client_id=client_id,
+            client_secret=secret,
+            redirect_uris=None,
+            grant_types=["client_credentials", JWT_BEARER],
+            token_endpoint_auth_method="client_secret_post",
+            scope=" ".join(SCOPES),
+        )
+
+    def grant_to_client(self, form: dict[str, list[str]], header: str) -> Response:
+        """Answer a request for client credentials, which the SDK's routes do not know."""
+        client_id, _, secret = base64.b64decode(header.removeprefix("Basic ")).decode().partition(":")
+        client = self.clients.get(client_id)
+        if client is None or client.client_secret != secret:
+            return JSONResponse({"error": "invalid_client"}, 401)
+        self.granted.append("client_credentials")
+        token = self.make_token(client_id, form["resource"][0], form["scope"][0].split())
+        return JSONResponse({"access_token": token, "token_type": "Bearer", "expires_in": self.lifetime})
 
     # --- pages
 
@@ -222,6 +260,7 @@ class Issuer:
             self,  # type: ignore[arg-type]
             AnyHttpUrl(self.url),
             client_registration_options=ClientRegistrationOptions(enabled=True, valid_scopes=SCOPES),
+            identity_assertion_enabled=True,
         )
         inner = Starlette(
             routes=[
@@ -232,12 +271,16 @@ class Issuer:
         )
 
         async def outer(scope: Any, receive: Any, send: Any) -> None:
-            if scope["type"] == "http" and scope["path"] == "/token" and self.exchanges:
+            if scope["type"] == "http" and scope["path"] == "/token":
+                self.token_requests += 1
                 request = Request(scope, receive)
                 body = await request.body()
                 form = parse_qs(body.decode())
-                if form.get("grant_type") == [TOKEN_EXCHANGE]:
+                if form.get("grant_type") == [TOKEN_EXCHANGE] and self.exchanges:
                     await self.exchange_token(form)(scope, receive, send)
+                    return
+                if form.get("grant_type") == ["client_credentials"]:
+                    await self.grant_to_client(form, request.headers["authorization"])(scope, receive, send)
                     return
                 sent = [{"type": "http.request", "body": body, "more_body": False}]
 

@@ -420,7 +420,8 @@ _IGNORED: Final = {
 }  # fmt: skip
 #: Fields that `mcp_config.parse_server` reads.
 _READ: Final = {
-    "args", "command", "cwd", "disabled", "enabled", "env", "envFile", "headers", "protocol", "timeout", "type", "url",
+    "args", "command", "cwd", "disabled", "enabled", "env", "envFile", "headers", "protocol", "signIn", "timeout",
+    "type", "url",
 }  # fmt: skip
 _REFUSED: Final = {
     "headersHelper": 'runs a program to get headers. Put them into "headers", with ${NAME} for a secret',

@@ -43,6 +43,12 @@ __all__ = [
 ]
 
 _log = logging.getLogger("toolscout.sources.mcp_config")
+SIGN_IN_SECRETS: Final = ("clientSecret", "assertion")  # fields of `signIn`
+#: How an entry may sign in → the fields of `signIn` that it needs, beside `grant`.
+SIGN_IN_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "client_credentials": ("issuer", "clientId", "clientSecret"),
+    "id_jag": ("issuer", "clientId", "clientSecret", "assertion"),
+}
 PLAIN_HEADERS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
 Transport = Literal["stdio", "http", "sse"]
 _TRANSPORTS: Final[Mapping[str, Transport]] = {
@@ -65,6 +71,8 @@ class Server:
         allowed: patterns of the names of its tools that may be used. None: all.
         forbidden: patterns of the names of its tools that may not be used, even if they are allowed.
         protocol: the revision of the protocol that the entry names. Empty: negotiated.
+        sign_in: how the entry itself gets tokens: `grant`, `scope`, and the fields of `SIGN_IN_FIELDS`. Empty: it does
+            not.
         secrets: the values that `redact` removes from messages. `resolve` fills it.
         credentials: the secrets that are also covered in everything the server sends. `resolve` fills it.
         sandbox: the rules under which the command of a stdio server runs. None: it runs with the rights of the user.
@@ -87,6 +95,7 @@ class Server:
     allowed: tuple[str, ...] | None = None
     forbidden: tuple[str, ...] = ()
     protocol: str = ""
+    sign_in: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     credentials: frozenset[str] = field(default=frozenset(), repr=False)
     sandbox: Sandbox | None = None
@@ -183,6 +192,8 @@ def parse_server(name: str, fields: object, path: Path) -> Server:
     if transport == "stdio":
         _require_target(command, words, 'add it to "args"')
     timeout = entry.get("timeout")
+    headers, sign_in = _read_texts("headers", entry.get("headers")), _read_texts("signIn", entry.get("signIn"))
+    _check_sign_in(sign_in, transport, headers)
     return Server(
         name=name,
         origin=str(path),
@@ -194,7 +205,8 @@ def parse_server(name: str, fields: object, path: Path) -> Server:
         env_file=env_file,
         cwd=cwd,
         url=url,
-        headers=_read_texts("headers", entry.get("headers")),
+        headers=headers,
+        sign_in=sign_in,
         timeout=timeout if isinstance(timeout, float) else None,
         protocol=protocol,
         disabled=entry.get("disabled") is True or entry.get("enabled") is False,
@@ -218,6 +230,22 @@ def _check_unused(unused: Sequence[str], entry: Mapping[str, object], path: Path
     if unused:
         fields = ", ".join(sorted(unused))
         _log.warning("toolscout: %s: the entry of the server %s has fields that have no effect: %s", path, name, fields)
+
+
+def _check_sign_in(sign_in: Mapping[str, str], transport: Transport, headers: Mapping[str, str]) -> None:
+    """Raise SourceError if `signIn` of an entry cannot be used."""
+    if not sign_in:
+        return
+    if transport == "stdio" or any(header.lower() == "authorization" for header in headers):
+        raise SourceError('expected "signIn" only with a url and without an Authorization header')
+    needed = SIGN_IN_FIELDS.get(sign_in.get("grant", ""))
+    if needed is None:
+        raise SourceError(f'expected "grant" of "signIn" to be one of {", ".join(SIGN_IN_FIELDS)}')
+    missing = [key for key in needed if not sign_in.get(key)]
+    unknown = sorted(sign_in.keys() - {"grant", "scope", *needed})
+    if missing or unknown:
+        found = f"no {missing[0]}" if missing else f"{unknown[0]!r:.40}"
+        raise SourceError(f'expected {", ".join(needed)} and perhaps scope in "signIn", found {found}')
 
 
 def _read_patterns(patterns: object) -> tuple[str, ...] | None:
@@ -539,12 +567,16 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
     from_file = _read_env_file(server.folder / Path(fill(server.env_file)).expanduser()) if server.env_file else {}
     env = {**from_file, **{key: fill(item) for key, item in server.env.items()}}
     headers = {key: fill(item) for key, item in server.headers.items()}
+    sign_in = {key: fill(item) for key, item in server.sign_in.items()}
     url = fill(server.url)
     # Of a header such as "Bearer TOKEN", the last word is a secret too.
     secrets.update(env.values(), headers.values(), map(_get_last_word, headers.values()))
     for key, item in (*env.items(), *headers.items()):
         if looks_secret(key, item) and key.lower() not in PLAIN_HEADERS:
             credentials |= {item, _get_last_word(item)}
+    own_secrets = set(filter(None, map(sign_in.get, SIGN_IN_SECRETS)))
+    secrets |= own_secrets
+    credentials |= own_secrets
     if server.transport != "stdio":
         url_secrets = _check_url(url)
         secrets |= url_secrets
@@ -557,6 +589,7 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
         cwd=str(server.folder / Path(fill(server.cwd)).expanduser()) if server.cwd else "",
         url=url,
         headers=headers,
+        sign_in=sign_in,
         secrets=frozenset(secrets | {quote(secret, safe="") for secret in secrets}),
         credentials=frozenset(credentials),
     )

@@ -34,12 +34,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BrowserVisit",
+    "EntryTokens",
     "Nobody",
     "PersonRequired",
     "SessionIdentity",
     "SignInRequired",
     "TokenFile",
     "approve_origin",
+    "authenticate_entry",
     "has_terminal",
     "open_browser",
     "sign_in_hint",
@@ -226,6 +228,62 @@ class TokenFile:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content if sealer is None else sealer.seal(self.path.name, content))
         os.replace(temporary, self.path)
+
+
+class EntryTokens:
+    """The token of a session whose entry says how it signs in (`signIn`). It is kept in memory and fetched anew.
+
+    It implements the token storage of the SDK's OAuth clients.
+
+    Attributes:
+        read_assertion: reads what a company's identity provider says about us (ID-JAG), as the entry names it.
+    """
+
+    def __init__(self, read_assertion: Callable[[], str]) -> None:
+        self.read_assertion = read_assertion
+        self._tokens: OAuthToken | None = None
+        self._assertion = ""
+
+    async def get_tokens(self) -> OAuthToken | None:
+        """Return the last tokens, or None."""
+        return self._tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        """Keep tokens."""
+        self._tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        """Return no registration: the entry names the client."""
+        return None
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        """Keep no registration."""
+
+    async def assert_identity(self, audience: str, resource: str) -> str:
+        """Return a fresh assertion. Whoever made it has named the audience and the resource in it."""
+        self._assertion = self.read_assertion()
+        return self._assertion
+
+    def secrets(self) -> frozenset[str]:
+        """Return the tokens and the assertion, which must not appear in messages."""
+        tokens = self._tokens
+        values = [tokens.access_token, tokens.refresh_token] if tokens is not None else []
+        return frozenset(value for value in (*values, self._assertion) if value)
+
+
+def authenticate_entry(server: Server, tokens: EntryTokens) -> Auth:
+    """Return the authentication of an HTTP client for a resolved server with `signIn`."""
+    from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
+    from mcp.client.auth.extensions.identity_assertion import IdentityAssertionOAuthProvider
+
+    fields = server.sign_in
+    scope = fields.get("scope")
+    client = (fields["clientId"], fields["clientSecret"])
+    if fields["grant"] == "client_credentials":
+        return ClientCredentialsOAuthProvider(server.url, tokens, *client, scope=scope, issuer=fields["issuer"])
+    return IdentityAssertionOAuthProvider(
+        server.url, tokens, *client, fields["issuer"], tokens.assert_identity, scope=scope
+    )
 
 
 def ask_person(question: str) -> bool:

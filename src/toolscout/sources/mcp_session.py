@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -29,11 +29,13 @@ from toolscout.settings import Settings
 from toolscout.sources.mcp_config import Server, Transport, redact, resolve, show_url
 from toolscout.sources.mcp_limits import MAX_LIST_BYTES, MAX_MESSAGE_BYTES, Spills, find_refusal
 from toolscout.sources.mcp_oauth import (
+    EntryTokens,
     PersonRequired,
     SessionIdentity,
     SignInRequired,
     TokenFile,
     approve_origin,
+    authenticate_entry,
     sign_in_hint,
     signing_in,
 )
@@ -48,6 +50,7 @@ from toolscout.sources.mcp_transport import (
     drain_stderr,
     filter_transport,
     open_stdio,
+    origin_of,
 )
 from toolscout.sources.sandbox.servers import wrap_command
 from toolscout.trust.private_files import make_private_folder, replace_file
@@ -276,6 +279,7 @@ async def connect(
         for way in ways:
             watch = _Watch(replace(ready, transport=way.transport), server.timeout or settings.mcp_timeout, spills)
             watch.identity, watch.extensions = identity, extensions
+            watch.read_assertion = lambda: resolve(server, os.environ).sign_in["assertion"]
             try:
                 connection = await stack.enter_async_context(_open_session(watch, way.mode, settings, person))
             except SourceError as error:
@@ -372,7 +376,9 @@ class Way(NamedTuple):
 
 def digest_entry(server: Server) -> str:
     """Return a digest of what an entry starts or connects to, without values of variables and headers."""
-    names: Mapping[str, object] = {"env": sorted(server.env), "headers": sorted(server.headers)}
+    names: dict[str, object] = {"env": sorted(server.env), "headers": sorted(server.headers)}
+    if server.sign_in:
+        names["signIn"] = [server.sign_in["grant"], server.sign_in["issuer"], server.sign_in["clientId"]]
     entry = [server.transport, server.command, server.args, server.cwd, server.url, names]
     return hashlib.blake2b(msgspec.json.encode(entry), digest_size=16).hexdigest()
 
@@ -446,7 +452,8 @@ class _Watch:
         awaited: what the server must send now, for errors.
         status: HTTP status of the last answer to a message; 0 before there is one.
         stderr: the last bytes that the server wrote there.
-        tokens: those of whoever signed in with `toolscout add`. None: they are not used.
+        tokens: those of whoever signed in with `toolscout add`, or that the entry itself got. None: there are none.
+        read_assertion: reads the assertion that the entry names, again at each sign-in.
         identity: the caller whose credentials are used instead. None: nobody's.
         extensions: of the protocol, declared beside those of every session.
     """
@@ -463,7 +470,8 @@ class _Watch:
         self.status = 0
         self.stderr = b""
         self.messages = MessageFilter(server.protocol)
-        self.tokens: TokenFile | None = None
+        self.tokens: TokenFile | EntryTokens | None = None
+        self.read_assertion: Callable[[], str] = str
         self.identity: SessionIdentity | None = None
         self.extensions: Sequence[ClientExtension] = ()
         # The owner of the connection sets these three. None: questions are declined, messages are dropped.
@@ -556,6 +564,8 @@ class _Watch:
 
     def explain(self, error: BaseException) -> SourceError:
         """Explain an error of the SDK, the transport or the operating system in one sentence."""
+        from mcp.client.auth import OAuthFlowError
+
         while inner := getattr(error, "exceptions", None):
             error = inner[0]  # of a group of errors, the first one counts
         words = " ".join(str(error).split())[:200]
@@ -567,6 +577,8 @@ class _Watch:
             )
         if isinstance(error, UserError):
             return self._build_error(str(error))
+        if self.server.sign_in and isinstance(error, OAuthFlowError):
+            return self._build_error(f"expected to sign in, found: {words}", 'check "signIn" in its entry')
         return self._explain_foreign_error(error, words)
 
     def _explain_foreign_error(self, error: BaseException, words: str) -> SourceError:
@@ -633,7 +645,8 @@ class _Watch:
             answer = f"HTTP status {self.status}{' and ' if words else ''}{words}"
             return f"expected an MCP server at {where}, found {answer}", "check the address"
         if sends_credentials(self.server):
-            return f"expected access to {where}, found that it refuses these credentials", "check its headers"
+            action = 'check "signIn" in its entry' if self.server.sign_in else "check its headers"
+            return f"expected access to {where}, found that it refuses these credentials", action
         return f"expected access to {where}, found that this server wants you to sign in", sign_in_hint(self.server)
 
     def _build_error(self, what: str, action: str = "") -> SourceError:
@@ -707,14 +720,18 @@ async def _open_transport(server: Server, watch: _Watch, settings: Settings, per
                 watch.messages.note_refusal(response.request.content)
 
     signing: AbstractAsyncContextManager[httpx2.Auth | None]
-    if watch.identity is not None:
+    approve: Callable[[str], Awaitable[bool]]
+    if server.sign_in:
+        watch.tokens = own_tokens = EntryTokens(watch.read_assertion)
+        signing, approve = nullcontext(authenticate_entry(server, own_tokens)), partial(_is_issuer, server)
+    elif watch.identity is not None:
         signing, approve = nullcontext(watch.identity.auth), watch.identity.approve
     else:
         watch.tokens = tokens = TokenFile(settings.home, server.url)
         signing = signing_in(server, tokens, person=person, pause_clock=watch.pause_clock)
         approve = partial(approve_origin, server, tokens, person, watch.pause_clock)
     guard = HttpGuard(server.url, approve, note_status, watch.spills)
-    async with nullcontext() if sends_credentials(server) else signing as auth:
+    async with nullcontext() if sends_header(server) else signing as auth:
         client = httpx2.AsyncClient(
             headers=dict(server.headers), auth=auth, timeout=httpx2.Timeout(30, read=300), event_hooks=guard.hooks
         )
@@ -729,9 +746,19 @@ async def _open_transport(server: Server, watch: _Watch, settings: Settings, per
                 yield streams
 
 
-def sends_credentials(server: Server) -> bool:
-    """Return whether the entry of a server has credentials of its own."""
+async def _is_issuer(server: Server, origin: str) -> bool:
+    """Return whether an origin is the one of the issuer that the entry of a server names. No other gets requests."""
+    return origin == origin_of(server.sign_in["issuer"])
+
+
+def sends_header(server: Server) -> bool:
+    """Return whether the entry of a server has an `Authorization` header."""
     return any(header.lower() == "authorization" for header in server.headers)
+
+
+def sends_credentials(server: Server) -> bool:
+    """Return whether the entry of a server has credentials of its own: a header, or a way to sign in."""
+    return bool(server.sign_in) or sends_header(server)
 
 
 @asynccontextmanager
