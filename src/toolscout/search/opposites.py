@@ -370,21 +370,18 @@ class ActionEvidence:
             swapped = False
             for upper, lower in itertools.combinations(places, 2):
                 front, behind = hits[upper], hits[lower]
-                if self._puts_first(verbs[behind.id], verbs[front.id]):
+                front_verb, behind_verb = verbs[front.id], verbs[behind.id]
+                asks_for_behind = are_opposites(front_verb, behind_verb) and self.prefers(behind_verb, front_verb)
+                # A request that only reads a state wants the verb that reads it before the verb that changes it.
+                only_reads = behind_verb in READING_VERBS and any(
+                    front_verb.endswith(state) or are_opposites(front_verb, state) for state in self._states
+                )
+                if asks_for_behind or only_reads:
                     hits[upper], hits[lower] = _move(behind, front.score), _move(front, behind.score)
                     swapped = any_swapped = True
             if not swapped:
                 break
         return any_swapped
-
-    def _puts_first(self, behind: str, front: str) -> bool:
-        """Tell whether a sibling that does `behind` belongs before one that does `front`."""
-        if are_opposites(front, behind) and self.prefers(behind, front):
-            return True
-        # If the request only reads a state, the verb that would change it comes behind.
-        return behind in READING_VERBS and any(
-            front.endswith(state) or are_opposites(front, state) for state in self._states
-        )
 
     def prefers(self, behind: str, front: str) -> bool:
         """Tell whether the request asks for `behind` rather than for its opposite `front`."""

@@ -44,7 +44,6 @@ __all__ = [
     "PruneReport",
     "Trail",
     "build_line",
-    "encode_fields",
     "parse_row",
     "read_rows",
     "redact",
@@ -116,11 +115,6 @@ def build_line(uid: str, at: str, event: str, caller: str, body: str) -> dict[st
     return {"schema": SCHEMA, "uid": uid, "at": at, "event": event, "caller": caller, **defaults, **fields}
 
 
-def encode_fields(fields: Mapping[str, object]) -> str:
-    """Encode the fields of an event as the JSON `body` of its row."""
-    return msgspec.json.encode(clean(dict(fields))).decode()
-
-
 def parse_row(line: bytes, count_copies: Callable[[bytes], int]) -> tuple[object, ...]:
     """Parse an export line into a row: uid, at, event, caller, search_id, body.
 
@@ -152,7 +146,7 @@ def parse_row(line: bytes, count_copies: Callable[[bytes], int]) -> tuple[object
         uid = digest("event/1", [at, event, caller, count_copies(line), clean(value)])
     if not isinstance(caller, str):
         caller = "unknown"
-    return uid, at, event, caller, value.get("search_id"), encode_fields(value)
+    return uid, at, event, caller, value.get("search_id"), msgspec.json.encode(clean(value)).decode()
 
 
 def _check_fields(event: str, value: Mapping[str, object]) -> None:
@@ -359,18 +353,10 @@ class Journal(Database):
             at: instant, ISO 8601; by default the present one.
             wait: whether to wait for another writer of a file. Otherwise StoreError is raised at once.
         """
-        instant = at or now()
-        rows = [
-            (
-                uuid.uuid4().hex,
-                instant,
-                event,
-                caller,
-                fields.get("search_id"),
-                encode_fields(self._protect(fields) if event == "search" else fields),
-            )
-            for event, caller, fields in events
-        ]
+        instant, rows = at or now(), []
+        for event, caller, fields in events:
+            body = msgspec.json.encode(clean(self._protect(fields) if event == "search" else fields)).decode()
+            rows.append((uuid.uuid4().hex, instant, event, caller, fields.get("search_id"), body))
         if self._shared is not None:
             self._shared.write(rows)
             return

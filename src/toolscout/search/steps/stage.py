@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -89,14 +90,14 @@ class StepSearch(Stage):
             # A step has the rights and bounds of the request, and a trace of its own.
             batch += [search, *(msgspec.structs.replace(search, query=step, trace=()) for step in steps)]
         ranked = iter(self.base(batch))
-        groups = [(next(ranked), [next(ranked) for _ in steps]) for steps in splits]  # (request, its steps)
+        groups = [(next(ranked), list(islice(ranked, len(steps)))) for steps in splits]  # (request, its steps)
         all_parts = [part for _, parts in groups for part in parts]
         judged = self.judge(all_parts) if self.judge and all_parts else [None] * len(all_parts)
         verdicts = iter(judged)  # in the order of all steps of all requests
         answers = []
         for search, (whole, parts) in zip(searches, groups, strict=True):
             if parts:
-                answer = self._merge(search, whole, parts, [next(verdicts) for _ in parts], every)
+                answer = self._merge(search, whole, parts, list(islice(verdicts, len(parts))), every)
             else:
                 answer = msgspec.structs.replace(whole, hits=estimate_coverage(whole.hits))
             answers.append(self._finish_hits(answer))
