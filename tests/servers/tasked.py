@@ -1,6 +1,7 @@
-"""An MCP server that runs tools as tasks (SEP-2663), without the SDK: the SDK's server has no answer of that type.
+"""An MCP server that runs tools as tasks, without the SDK: the SDK's server has no answer of that type.
 
-Lines in, lines out, at revision 2026-07-28. `counts` returns how often each method was received.
+Lines in, lines out, at revision 2026-07-28 (SEP-2663), or with the argument `older` at 2025-11-25. `counts` returns how
+often each method was received.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 EXTENSION = "io.modelcontextprotocol/tasks"
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 TOOLS = ("must", "may", "ask", "fail", "gone", "counts")
+OLDER = sys.argv[1:] == ["older"]
 received: Counter[str] = Counter()
 tasks: dict[str, dict[str, Any]] = {}  # id → tool, arguments, when it began, and what came for it
 
@@ -23,20 +25,30 @@ def send(**message: Any) -> None:
 
 
 def text(value: str) -> dict[str, Any]:
-    return {"resultType": "complete", "content": [{"type": "text", "text": value}]}
+    content = {"content": [{"type": "text", "text": value}]}
+    return content if OLDER else {"resultType": "complete", **content}
 
 
 def list_tools() -> dict[str, Any]:
     schema = {"type": "object", "properties": {"seconds": {"type": "number"}}}
     tools = [{"name": name, "description": f"The tool {name}.", "inputSchema": schema} for name in TOOLS]
+    if OLDER:
+        modes = {"may": "optional", "counts": "forbidden"}
+        return {
+            "tools": [{**each, "execution": {"taskSupport": modes.get(each["name"], "required")}} for each in tools]
+        }
     return {"resultType": "complete", "tools": tools, "ttlMs": 0, "cacheScope": "private"}
 
 
 def call(params: dict[str, Any]) -> dict[str, Any]:
-    name, meta = params["name"], params["_meta"]
+    name, meta = params["name"], params.get("_meta", {})
     if name == "counts":
         return text(json.dumps(received))
-    is_declared = EXTENSION in (meta["io.modelcontextprotocol/clientCapabilities"].get("extensions") or {})
+    is_declared = (
+        "task" in params
+        if OLDER
+        else EXTENSION in (meta["io.modelcontextprotocol/clientCapabilities"].get("extensions") or {})
+    )
     if name == "may" and not is_declared:
         token = meta.get("progressToken")
         if token is not None:
@@ -47,20 +59,20 @@ def call(params: dict[str, Any]) -> dict[str, Any]:
         return {"error": {"code": -32021, "message": f"{name} requires tasks", "data": required}}
     id = f"task-{len(tasks)}"
     tasks[id] = {"tool": name, "began": time.monotonic(), "seconds": params.get("arguments", {}).get("seconds", 0.2)}
-    return {"resultType": "task", **state(id, "working")}
+    return {"task": state(id, "working")} if OLDER else {"resultType": "task", **state(id, "working")}
 
 
 def state(id: str, status: str, **more: Any) -> dict[str, Any]:
     now = "2026-11-28T00:00:00Z"
     return {"taskId": id, "status": status, "createdAt": now, "lastUpdatedAt": now, "ttlMs": 60_000,
-            "pollIntervalMs": 200, **more}  # fmt: skip
+            "pollInterval" if OLDER else "pollIntervalMs": 200, **more}  # fmt: skip
 
 
 def get(id: str) -> dict[str, Any]:
     task = tasks[id]
     name, passed = task["tool"], time.monotonic() - task["began"]
     complete = {"resultType": "complete"}
-    if name == "ask" and "answer" not in task:
+    if name == "ask" and "answer" not in task and not OLDER:
         params = {"mode": "form", "message": "Name?", "requestedSchema": FORM}
         questions = {"q1": {"method": "elicitation/create", "params": params}}
         return complete | state(id, "input_required", inputRequests=questions)
@@ -76,7 +88,7 @@ def get(id: str) -> dict[str, Any]:
 
 
 def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
-    if method == "server/discover":
+    if method == "server/discover" and not OLDER:
         info = {"name": "tasked", "version": "1"}
         return {"resultType": "complete", "supportedVersions": ["2026-07-28"], "serverInfo": info, "ttlMs": 0,
                 "cacheScope": "private", "capabilities": {"tools": {}, "extensions": {EXTENSION: {}}}}  # fmt: skip
@@ -84,6 +96,13 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
         return list_tools()
     if method == "tools/call":
         return call(params)
+    if method == "initialize":
+        capabilities = {"tools": {}, "tasks": {"cancel": {}, "requests": {"tools": {"call": {}}}}}
+        info = {"name": "tasked", "version": "1"}
+        return {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info}
+    if method == "tasks/result":
+        name = tasks[params["taskId"]]["tool"]
+        return {**text(f"{name} as a task"), "isError": name == "fail"}
     if method == "tasks/get":
         return get(params["taskId"])
     if method == "tasks/update":
@@ -99,4 +118,4 @@ for line in sys.stdin:
     received[message["method"]] += 1
     if "id" in message:
         outcome = answer(message["method"], message.get("params") or {})
-        send(id=message["id"], **({"result": outcome} if "resultType" in outcome else outcome))
+        send(id=message["id"], **(outcome if outcome.keys() == {"error"} else {"result": outcome}))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -174,44 +172,5 @@ def test_calls_are_in_the_journal_before_their_answers_and_its_log_does_not_grow
                 assert threads.count(True) == 2
                 (pages,) = agent.gateway.scout.journal.connection.execute("PRAGMA wal_autocheckpoint").fetchone()
                 assert pages == 1000, "other writers of this thread move the log into the file as usual"
-
-    anyio.run(body)
-
-
-TASK_SERVER = """
-import json, sys
-def tool(name, **more):
-    return {"name": name, "description": f"{name}: resizes pictures.", "inputSchema": {"type": "object"}, **more}
-modes = ("required", "optional", "forbidden")
-tools = [tool("plain"), *(tool(mode, execution={"taskSupport": mode}) for mode in modes)]
-for line in sys.stdin:
-    message = json.loads(line)
-    method, result = message["method"], {}
-    if method == "initialize":
-        info = {"name": "tasks", "version": "1"}
-        capabilities = {"tools": {}, "tasks": {"requests": {"tools": {"call": {}}}}}
-        result = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info}
-    elif method == "tools/list":
-        result = {"tools": tools}
-    elif method == "tools/call":
-        result = {"content": [{"type": "text", "text": json.dumps(sorted(message["params"]))}]}
-    if "id" in message:
-        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
-"""
-
-
-def test_a_tool_that_runs_only_as_a_task_is_found_and_refused_and_others_are_called(
-    start: Start, tmp_path: Path
-) -> None:
-    (tmp_path / "server.py").write_text(TASK_SERVER)
-
-    async def body() -> None:
-        async with start({"it": {"command": sys.executable, "args": [str(tmp_path / "server.py")]}}) as agent:
-            for name in ("plain", "optional", "forbidden"):
-                assert "task" not in await agent.text(f"it/{name}")
-            refused = await agent.call("it/required")
-            assert refused.is_error and "only as a task" in refused.content[0].text
-            described = await agent.use("describe_tools", ids=["it/required"])
-            assert "only as a task" in described.content[0].text
 
     anyio.run(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,12 +20,12 @@ from gateway.tests.test_gateway import run
 pytestmark = pytest.mark.net
 both_callers = pytest.mark.parametrize("mode", ["auto", "legacy"])
 ROOT = Path(__file__).parents[3]
-DOCUMENTED = "| task (`io.modelcontextprotocol/tasks`) | its result, once it is there; its status as progress |"
+DOCUMENTED = "| task, in MCP 2025-11-25 and 2026-07-28 | its result, once it is there; its status as progress |"
 
 
-def tasked(**changes: Any) -> dict[str, dict[str, Any]]:
+def tasked(*arguments: str, **changes: Any) -> dict[str, dict[str, Any]]:
     """The entries for the server of `tests/servers/tasked.py`."""
-    return {"t": {"command": sys.executable, "args": [str(SERVERS / "tasked.py")], **changes}}
+    return {"t": {"command": sys.executable, "args": [str(SERVERS / "tasked.py"), *arguments], **changes}}
 
 
 async def call(client: Client, tool: str, **arguments: Any) -> Any:
@@ -44,6 +45,7 @@ async def wait_for_cancel(agent: Agent) -> None:
 
 @both_callers
 def test_the_page_says_that_a_caller_gets_the_result_and_the_status_of_a_task(start: Start, mode: str) -> None:
+    # The test of the older protocol is below.
     assert DOCUMENTED in (ROOT / "docs" / "use" / "gateway-traffic.md").read_text()
     steps: list[Any] = []
 
@@ -142,6 +144,58 @@ def test_the_time_limit_of_the_entry_ends_a_task(start: Start) -> None:
         assert (await count(agent))["tasks/cancel"] == 1
 
     run(start, body, tasked(timeout=1.5))
+
+
+@both_callers
+def test_a_tool_that_runs_only_as_a_task_in_the_older_protocol_is_found_and_called(start: Start, mode: str) -> None:
+    steps: list[Any] = []
+
+    async def note(*step: Any) -> None:
+        steps.append(step)
+
+    async def body(agent: Agent) -> None:
+        found = await agent.search("the tool must")
+        assert "t/must" in [tool["id"] for tool in found["results"][0]["tools"]]
+        async with Client(agent.gateway.server, mode=mode) as client:
+            asking = {"id": "t/must", "arguments": {"seconds": 1.2}}
+            answer = await client.call_tool("call_tool", asking, progress_callback=note)
+            assert answer.content[0].text == "must as a task"
+            assert steps == [(1, None, "first half"), (2, None, "second half")]
+            assert (await call(client, "may")).content[0].text == "may without a task"
+            failed = await call(client, "fail")
+            assert failed.is_error and failed.content[0].text == "fail as a task"
+        assert "tasks/cancel" not in await count(agent)
+        with anyio.move_on_after(1):
+            await agent.call("t/must", seconds=60)
+        await wait_for_cancel(agent)
+
+    run(start, body, tasked("older"))
+
+
+@pytest.mark.node
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@both_callers
+def test_a_task_of_the_reference_server_asks_and_answers(start: Start, mode: str) -> None:
+    steps: list[Any] = []
+
+    async def note(*step: Any) -> None:
+        steps.append(step[2])
+
+    async def answer(_: Any, params: Any) -> ElicitResult:
+        [(name, field)] = params.requested_schema["properties"].items()
+        steps.append(params.message[:3])
+        return ElicitResult(action="accept", content={name: field["oneOf"][0]["const"]})
+
+    async def body(agent: Agent) -> None:
+        async with Client(agent.gateway.server, mode=mode, elicitation_callback=answer) as client:
+            asking = {"id": "e/simulate-research-query", "arguments": {"topic": "tea", "ambiguous": True}}
+            report = await client.call_tool("call_tool", asking, progress_callback=note)
+        assert "Research Report: tea" in report.content[0].text, report
+        assert steps[0] == "Gathering sources..." and steps[-1] == "[e]", steps
+
+    entry = {"command": str(shutil.which("npx")), "args": ["-y", "@modelcontextprotocol/server-everything"]}
+    run(start, body, {"e": {**entry, "timeout": 180}})
 
 
 FASTMCP = """

@@ -71,7 +71,7 @@ LIST_FIELDS: Final = {  # method of a list besides that of tools → the field o
     "resources/list": "resources",
     "resources/templates/list": "resourceTemplates",
 }
-OTHER_RESULT_KEYS: Final = {"resultType", "task", "toolResult"}  # of results of a call that may lack content
+OTHER_RESULT_KEYS: Final = {"resultType", "toolResult"}  # of results of a call that may lack content
 NULLABLE_KEYS: Final = ("structuredContent", "_meta")  # values in which a null means something
 #: Key in `_meta` of a request that the gateway sends for a caller: which of `PASSED_CAPABILITIES` the caller's client
 #: has. `_declare_caller` puts them in place of ours.

@@ -67,7 +67,7 @@ class CanRun:
             return False
         if tool.kind != "tool":
             return True
-        if not tool.callable or tool.meta.get(TASK_ONLY):
+        if not tool.callable:
             return bool(tool.meta.get("module")) and self.allow_python
         return "method" in tool.meta or tool.source in self.sources
 
@@ -91,8 +91,6 @@ class Calls:
         """Return why a tool cannot be called here, whoever calls it; empty if it can."""
         if tool.kind != "tool":
             return REFUSALS_BY_KIND[tool.kind]
-        if tool.meta.get(TASK_ONLY):
-            return "its server runs it only as a task, and tasks are not passed on: look for another tool"
         if tool.callable and "method" in tool.meta:
             return ""
         if tool.callable:
@@ -187,7 +185,7 @@ class Calls:
         call goes to, and there is a `session` with this server.
         """
         import anyio
-        from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult
+        from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult, TaskMetadata
 
         upstream = exchange.upstream
         seconds = (upstream.server.timeout if upstream is not None else None) or self.timeout
@@ -196,7 +194,9 @@ class Calls:
                 if tool.callable and "method" in tool.meta:  # the HTTP method of an operation
                     return await openapi.call(await self._open_client(tool.source), tool, arguments)
                 if upstream is not None and session is not None:
-                    params = CallToolRequestParams(name=tool.name, arguments=arguments, _meta=exchange.meta)
+                    is_task = tool.meta.get(TASK_ONLY) and not session.is_modern
+                    task = TaskMetadata(ttl=int(seconds * 1000)) if is_task else None
+                    params = CallToolRequestParams(name=tool.name, arguments=arguments, _meta=exchange.meta, task=task)
                     return await upstream.send(session, exchange, CallToolRequest(params=params), CallToolResult)
                 return await self._call_python(tool, arguments)
         except TimeoutError:

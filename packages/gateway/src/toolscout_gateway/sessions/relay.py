@@ -382,10 +382,10 @@ def allow_questions(result_type: Any) -> TypeAdapter[Any]:
     from mcp_types import CallToolResult, InputRequiredResult
     from pydantic import TypeAdapter
 
-    from toolscout_gateway.sessions.tasks import StartedTask
+    from toolscout_gateway.sessions.tasks import OlderTask, StartedTask
 
-    answers = result_type | InputRequiredResult
-    return TypeAdapter(answers | StartedTask if result_type is CallToolResult else answers)
+    answers = result_type | InputRequiredResult  # pydantic takes the first type that fits as well as any
+    return TypeAdapter(OlderTask | StartedTask | answers if result_type is CallToolResult else answers)
 
 
 def ask_to_open(error: MCPError, exchange: Exchange, source: str) -> InputRequiredResult | None:

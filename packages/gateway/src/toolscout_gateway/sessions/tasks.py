@@ -1,5 +1,7 @@
-"""Waits for the tasks of MCP servers (SEP-2663): a server answers a call with a task, and has the result later.
+"""Waits for the tasks of MCP servers: a server answers a call with a task, and has the result later.
 
+Since 2026-07-28, tasks are an extension of the protocol (SEP-2663). In 2025-11-25 the list of tools says which ones run
+only as tasks, a call asks for the task itself, and `tasks/result` gives the result and brings the task's questions.
 Imported when a session is opened, because it needs the SDK.
 """
 
@@ -21,13 +23,21 @@ from mcp_types import (
     RequestParams,
     Result,
 )
+from pydantic import TypeAdapter
 
 from toolscout.sources.reading import as_object
 
 if TYPE_CHECKING:
     from mcp.client.session import ClientSession
 
-__all__ = ["TASKS_EXTENSION", "RunningTask", "StartedTask", "TasksExtension", "wants_task"]
+__all__ = [
+    "TASKS_EXTENSION",
+    "OlderTask",
+    "RunningTask",
+    "StartedTask",
+    "TasksExtension",
+    "wants_task",
+]
 
 TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
 TASK_PREFIX: Final = "toolscout/task:"  # of the state that a question of a task has, before the id of the task
@@ -46,12 +56,19 @@ class StartedTask(Result):
     poll_interval_ms: float | None = None
 
 
+class OlderTask(Result):
+    """The answer of a server of 2025-11-25 to a call that runs as a task."""
+
+    task: dict[str, Any]
+
+
 class TaskState(Result):
     """The answer to `tasks/get`. Its `result` is that of the call."""
 
     status: str  # working, input_required, completed, failed or cancelled
     status_message: str | None = None
     poll_interval_ms: float | None = None
+    poll_interval: float | None = None  # the same, in 2025-11-25
     result: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
     input_requests: dict[str, Any] | None = None
@@ -64,7 +81,7 @@ class TaskParams(RequestParams):
     input_responses: dict[str, Any] | None = None
 
 
-class TaskRequest(Request[TaskParams, Literal["tasks/get", "tasks/update", "tasks/cancel"]]):
+class TaskRequest(Request[TaskParams, Literal["tasks/get", "tasks/result", "tasks/update", "tasks/cancel"]]):
     """A request about a task."""
 
     name_param: ClassVar[str | None] = "taskId"  # in the HTTP header `Mcp-Name`
@@ -102,14 +119,20 @@ class RunningTask:
     def __init__(self, session: ClientSession) -> None:
         self.id = ""
         self._session = session
+        self._is_older = False  # whether it is a task of 2025-11-25
         self._answered: set[str] = set()  # keys of questions, which the server may show until it has read the answers
 
-    async def wait(self, started: StartedTask, report: Report | None = None) -> CallToolResult | InputRequiredResult:
+    async def wait(
+        self, started: StartedTask | OlderTask, report: Report | None = None
+    ) -> CallToolResult | InputRequiredResult:
         """Wait for the result of a task, or for its next question. `report` gets what the server says of its progress.
 
         Raises:
             MCPError: if the task failed or was cancelled, or the server does not know it.
         """
+        if isinstance(started, OlderTask):
+            self.id, self._is_older = str(started.task.get("taskId")), True
+            return await self._poll(report, None)
         self.id = started.task_id
         return await self._poll(report, started.poll_interval_ms)
 
@@ -140,12 +163,21 @@ class RunningTask:
             if report is not None and state.status_message not in (None, said):
                 n_reports, said = n_reports + 1, state.status_message
                 await report(n_reports, None, said)
+            if self._is_older and state.status in ("completed", "failed", "input_required"):
+                return await self._fetch_result()
             outcome = self._read(state)
             if outcome is not None:
                 return outcome
-            interval_ms = interval_ms if state.poll_interval_ms is None else state.poll_interval_ms
+            for asked_ms in (state.poll_interval, state.poll_interval_ms):
+                interval_ms = interval_ms if asked_ms is None else asked_ms
             asked_s = DEFAULT_POLL_S if interval_ms is None else interval_ms / 1000
             pause = min(2 * pause, MAX_POLL_S, max(FIRST_POLL_S, asked_s))
+
+    async def _fetch_result(self) -> CallToolResult:
+        """Return the result of a task of 2025-11-25. Its server asks the task's questions before it answers."""
+        result = await self._send("tasks/result", TypeAdapter(dict[str, Any]))
+        self.id = ""
+        return CallToolResult.model_validate({"content": [], **result})
 
     def _read(self, state: TaskState) -> CallToolResult | InputRequiredResult | None:
         """Return the result or the question in the state of the task. None: it goes on.
@@ -168,7 +200,7 @@ class RunningTask:
             error.get("data"),
         )  # fmt: skip
 
-    async def _send(self, method: Any, result_type: type[Any], **fields: Any) -> Any:
+    async def _send(self, method: Any, result_type: Any, **fields: Any) -> Any:
         """Send a request about the task."""
         request = TaskRequest(method=method, params=TaskParams(task_id=self.id, **fields))
         return await self._session.send_request(request, result_type)

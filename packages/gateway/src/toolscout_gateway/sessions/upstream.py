@@ -760,7 +760,7 @@ class Upstream:
         """Send a request, with the answers to the questions of the round before. Waits if it runs as a task."""
         import anyio
 
-        from toolscout_gateway.sessions.tasks import TASK_PREFIX, StartedTask
+        from toolscout_gateway.sessions.tasks import TASK_PREFIX, OlderTask, StartedTask
 
         turn = anyio.Lock()  # a fair lock, so that messages on progress arrive in order and the result after them
 
@@ -776,7 +776,7 @@ class Upstream:
         if changes:
             request = request.model_copy(update={"params": request.params.model_copy(update=changes)})
         result = await self._send_declared(connection, exchange, request, result_type, pass_progress)
-        if isinstance(result, StartedTask):
+        if isinstance(result, (StartedTask, OlderTask)):
             result = await task.wait(result, pass_progress)
         async with turn:
             return result
