@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from toolscout.location import Home, describe_home
 from toolscout.rankers.scout_light import ONLY_NEAR
 from toolscout.rankers.shared.mixture import find_usual_likeness, know_only_near
 from toolscout.rankers.shared.usage import FittedUsage
+from toolscout.recipes.registry import check_model
 from toolscout.scout import Scout
 from toolscout.types import Tool
 
@@ -563,6 +565,45 @@ def test_a_killed_run_goes_on_with_the_same_requests_and_keeps_what_was_fitted(o
     assert any("continuing the interrupted run of" in line for line in said)
     assert any("neighbours: " in line and "already finished" in line for line in said)
     assert not has_unfinished_run(office.settings.place)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_000)
+@pytest.mark.folder_only("a copy of the folder")
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.full)])
+def test_a_run_killed_at_any_instant_leaves_a_sound_home_and_the_next_one_ends(
+    kills: int, office: Scout, tmp_path: Path
+) -> None:
+    chance = random.Random(kills)
+    traffic.replay(office, traffic.requests(1_000, 1), CALLERS)
+    whole_home = shutil.copytree(office.settings.home, tmp_path / "whole")
+    words = ["learn", "--recipe=neighbours", "--recipe=tool2vec"]
+    started = time.monotonic()
+    assert start_program(whole_home, words).wait() == 0
+    duration, n_struck = time.monotonic() - started, 0
+    for number in range(kills):
+        home = Path(shutil.copytree(office.settings.home, tmp_path / str(number)))
+        process = start_program(home, words)
+        time.sleep(chance.uniform(0.1, 1.0) * duration)
+        process.kill()
+        n_struck += process.wait() < 0
+        with Scout(home, journal=False) as scout:
+            assert scout.store.check() == [] and scout.journal.check() == []
+            assert scout.journal.last() == office.journal.last()
+            for promotion in champion.history(home):
+                check_model(champion.find_model(home, promotion.model))
+            assert scout.search("blanket or lobby today").hits
+            if number % 3 == 0:  # takes as long as a run
+                report = learn(scout, recipes=["neighbours", "tool2vec"])
+                assert report.outcome == "promoted" or champion.history(home), report.reason
+                assert not has_unfinished_run(home) and not list(home.rglob("*.partial"))
+        shutil.rmtree(home)
+    assert n_struck >= kills // 3
+
+
+def start_program(home: object, words: Sequence[str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "toolscout", "--home", str(home), *words]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def test_two_runs_at_once_are_refused(office: Scout) -> None:

@@ -5,7 +5,9 @@ With TOOLSCOUT_FULL=1 all 13,685 tools of the corpus, else each tenth.
 
 from __future__ import annotations
 
+import json
 import os
+import resource
 import statistics
 import sys
 from pathlib import Path
@@ -98,3 +100,23 @@ def test_searches_from_many_threads_agree_with_searches_alone(home: Path) -> Non
         alone = [scout.search(query, recipe="bm25").ids for query in queries]
         assert list(pool.map(lambda query: scout.search(query, recipe="bm25").ids, queries)) == alone
         assert statistics.mean(len(ids) for ids in alone) == 5
+
+
+@pytest.mark.parametrize("count", [10_000, pytest.param(200_000, marks=[pytest.mark.full, pytest.mark.timeout(3_000)])])
+def test_many_tools_are_added_with_progress_by_number(count: int, tmp_path: Path) -> None:
+    """Two cores took 240 s of processor time and 850 MB for 200,000 tools: too long for a spinner alone."""
+    words = ("create", "delete", "list", "send", "merge", "refund"), ("invoice", "order", "ticket", "folder", "payment")
+    with (tmp_path / "tools.jsonl").open("w") as stream:
+        for n in range(count):
+            verb, noun = words[0][n % 6], words[1][n // 6 % 5]
+            tool = {"name": f"{verb}_{noun}_{n}", "description": f"{verb} the {noun} {n} of department {n % 977}."}
+            stream.write(json.dumps(tool) + "\n")
+    told: list[tuple[int, int]] = []
+    with Scout(tmp_path / "home") as scout:
+        [change] = scout.add(str(tmp_path / "tools.jsonl"), name="s", embed=False)
+        scout.embed(progress=lambda done, total: told.append((done, total)))
+        assert change.new == count and scout.search("refund payment 29").ids[0] == "s/refund_payment_29"
+    assert len(told) >= 4 and {total for _, total in told} == {count}
+    assert (count, count) in told and all(0 < done <= count for done, _ in told)
+    gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    assert count < 200_000 or gigabytes < 4

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from toolscout.errors import StoreError
-from toolscout.home.catalogue import array_file, snapshot
+from toolscout.home.catalogue import array_file, snapshot, snapshot_files
 from toolscout.home.catalogue.array_file import check_file, open_arrays, write_arrays
 from toolscout.home.catalogue.snapshot_files import SNAPSHOTS_FOLDER, check_snapshot_files
 from toolscout.home.catalogue.store import Store
@@ -201,6 +201,22 @@ def test_a_damaged_file_is_named_and_built_again(tmp_path: Path, caplog: pytest.
         scout.add([{"name": "brew", "description": "makes coffee"}], name="other")
         assert scout.search("does thing 7").ids[0] == first.ids[0]
     assert check_snapshot_files(tmp_path / SNAPSHOTS_FOLDER) == [] and len(list_files(tmp_path)) == len(files)
+
+
+def test_a_file_that_another_process_replaced_during_a_check_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_arrays(tmp_path / "one.arrays", ARRAYS, {})
+    (tmp_path / "link.arrays").symlink_to("nowhere")
+
+    def replace_first(path: Path) -> str | None:
+        if path.name == "one.arrays":
+            path.unlink()
+        return check_file(path)
+
+    monkeypatch.setattr(snapshot_files, "check_file", replace_first)
+    [line] = check_snapshot_files(tmp_path)
+    assert line.startswith("link.arrays: ")
 
 
 def test_a_change_leaves_the_files_of_the_new_state_alone(tmp_path: Path) -> None:

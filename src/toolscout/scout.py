@@ -178,7 +178,8 @@ class Scout(CatalogueManager):
         The environment or the settings file may name a model that cannot serve the catalogue yet, because its sources
         are still to be added. The search then reports that; here only the setting `recipe` is prepared.
 
-        `recipe` and `model` are those of `search`; `progress` is called with (done, total) while texts are embedded.
+        `recipe` and `model` are those of `search`. `progress` is called with (done, total) while texts are embedded,
+        and each time that an index of a large catalogue has read some thousand tools.
         """
         self.engine.embed(recipe, model=model, progress=progress)
 

@@ -9,13 +9,14 @@ import os
 import random
 import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import lessons
 from tests_cli import run
-from toolscout.errors import SourceError
+from toolscout.errors import ConfigError, SourceError
 from toolscout.home.catalogue.approvals import LOST_APPROVAL
 from toolscout.home.catalogue.store import Origin, Store
 from toolscout.home.database import SqliteDatabase, salvage_file
@@ -25,6 +26,8 @@ from toolscout.scout import Scout
 from toolscout.sources import Reading
 from toolscout.sources.parsing import load_document
 from toolscout.trust import private_files
+from toolscout.trust.policy import Policies
+from toolscout.trust.trusted_folders import TRUSTED_FILE_NAME, read_trusted
 from toolscout.types import Tool
 
 pytestmark = pytest.mark.folder_only("files of a folder")
@@ -132,11 +135,11 @@ REPLACED = (
     "list",
     "not UTF-8",
 )
-DATABASES = ("catalogue.db", "journal.db", "vectors.db")
+FILES = ("catalogue.db", "journal.db", "vectors.db", "origins.json")
 
 
 @pytest.mark.parametrize("kind", REPLACED)
-@pytest.mark.parametrize("file", [*DATABASES, pytest.param("", marks=[pytest.mark.full, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("file", [*FILES, pytest.param("", marks=[pytest.mark.full, pytest.mark.timeout(600)])])
 def test_what_is_no_such_file_is_named_and_repaired(file: str, kind: str, sound_home: Path, tmp_path: Path) -> None:
     """Without the name of a file: every file of the home in its turn."""
     files = sorted(path.relative_to(sound_home) for path in sound_home.rglob("*") if path.is_file())
@@ -198,6 +201,16 @@ def test_a_pipe_in_the_place_of_a_snapshot_does_not_hold_a_search(home: Path) ->
         file.unlink()
         os.mkfifo(file)
     assert "slang/files/copy" in say(home, "search", QUERY)
+
+
+@pytest.mark.parametrize("read", [Policies.load, lambda file: read_trusted(file.parent)])
+def test_a_pipe_in_the_place_of_a_policy_or_of_the_trusted_folders_is_refused(
+    read: Callable[[Path], object], tmp_path: Path
+) -> None:
+    for name in ("policy.toml", TRUSTED_FILE_NAME):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(ConfigError, match="cannot be read: .*expected a plain file"):
+        read(tmp_path / "policy.toml")
 
 
 def test_a_full_disk_ends_in_a_sentence_and_leaves_no_part_of_a_file(

@@ -131,10 +131,18 @@ def _index_changes(scout: Scout, changes: Sequence[Changes], say: Say) -> list[s
     if any(change.any for change in changes):
         say("indexing")
     try:
-        scout.embed(progress=lambda done, total: say("embedding texts", done, total))
+        scout.embed(progress=functools.partial(_say_indexed, say))
     except EngineInUse as error:
         return [f"{error} It takes over these changes with its next search."]
     return []
+
+
+def _say_indexed(say: Say, done: int, total: int) -> None:
+    """Say how many tools an index has read. What follows on the last one compares all of them, and has no number."""
+    if done < total:
+        say("indexing tools", done, total)
+    else:
+        say(f"comparing {total:,} tools")
 
 
 def _report_changes(scout: Scout, changes: Sequence[Changes], notes: Sequence[str], as_json: bool) -> int:

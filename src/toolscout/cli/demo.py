@@ -87,5 +87,5 @@ def _index_sources(scout: Scout, bundled: Path) -> tuple[list[Changes], dict[str
                 source_changes = [Changes(source=name, state="error", message=str(error))]
             seconds |= {change.source: time.perf_counter() - started for change in source_changes}
             changes += source_changes
-        scout.embed(progress=lambda done, total: say("embedding texts", done, total))
+        scout.embed(progress=lambda done, total: say("indexing tools", done, total))
     return changes, seconds

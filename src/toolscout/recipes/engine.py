@@ -297,6 +297,7 @@ class SearchEngine:
         """Build the pipeline of a selection over the present snapshot, and keep it."""
         with self.store.reading():
             catalogue = self._find_catalogue() or self.store.catalogue()
+            catalogue.report_read = progress
             with self._screen_in_second_process(catalogue) as screening:
                 pipeline = self.builder.build(
                     selection,
@@ -305,6 +306,7 @@ class SearchEngine:
                     progress=progress or show_progress,
                     before_guard=screening.finish,
                 )
+        catalogue.report_read = None
         if not self.store.in_transaction:
             self.store.keep(catalogue)  # stores what was computed for the snapshot, such as its indexes
         ready = catalogue, pipeline

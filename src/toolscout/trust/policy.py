@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from toolscout.errors import ConfigError, Denied, explain_unknown_field, name_nearest, require
+from toolscout.trust.private_files import read_plain_file
 from toolscout.types import Tool
 
 if sys.version_info >= (3, 11):
@@ -405,7 +406,7 @@ def _add_subjects(where: str, names: Sequence[str], caller: Caller, subjects: di
 def _read_file(path: Path) -> _PolicyFile:
     """Read a policy file, and check what its parts say about each other."""
     try:
-        file = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _PolicyFile)
+        file = msgspec.convert(tomllib.loads(read_plain_file(path).decode()), _PolicyFile)
     except FileNotFoundError:
         raise ConfigError(f"{path}: expected a policy file, found none. Begin with  toolscout key NAME") from None
     except OSError as error:

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from toolscout.errors import ConfigError
-from toolscout.trust.private_files import make_private_folder, replace_file
+from toolscout.trust.private_files import make_private_folder, read_plain_file, replace_file
 
 __all__ = [
     "MCP_CONFIGURATIONS",
@@ -103,7 +103,7 @@ def read_trusted(home: Path) -> Mapping[str, TrustedFolder]:
     """
     file = home / TRUSTED_FILE_NAME
     try:
-        content = msgspec.json.decode(file.read_bytes(), type=_TrustedFoldersFile)
+        content = msgspec.json.decode(read_plain_file(file), type=_TrustedFoldersFile)
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:

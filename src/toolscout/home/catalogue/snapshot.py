@@ -177,6 +177,8 @@ class Catalogue:
             outside of this process may be changed to reflect them.
         pending: cache key → value built for this snapshot and not yet stored.
         is_outdated: whether tools were read after the store had changed. What is built from then on is not stored.
+        report_read: called with (done, total) while `batches` yields tools, as every step of a build reads them; None:
+            nobody is told.
     """
 
     def __init__(
@@ -211,6 +213,7 @@ class Catalogue:
         self.fingerprints: Callable[[], Mapping[str, str]] | None = None
         self.pending: dict[str, bytes] = {}
         self.is_outdated = False
+        self.report_read: Callable[[int, int], None] | None = None
         self._load, self._cache = load, cache
         self._files: SnapshotFiles | None = None  # where indexes of this snapshot are kept; None: nowhere
         self._find_earlier: Callable[[], EarlierSnapshot | None] | None = None
@@ -293,11 +296,15 @@ class Catalogue:
             positions: of the tools, ascending; None: all.
             size: tools at a time.
         """
+        total, n_read = len(self.ids if positions is None else positions), 0
         for ids in self._batch_ids(positions, size):
             tools = self._load(ids)
             if len(tools) < len(ids):
                 tools_by_id = {tool.id: tool for tool in tools}
                 tools = [tools_by_id.get(tool_id) or self._replace_lost(tool_id) for tool_id in ids]
+            n_read += len(ids)
+            if self.report_read is not None and total > size:
+                self.report_read(n_read, total)
             yield tools
 
     def _batch_ids(

@@ -138,11 +138,14 @@ def list_snapshot_files(folder: Path) -> list[Path]:
 
 
 def check_snapshot_files(folder: Path) -> list[str]:
-    """Read all files of a folder as a whole, and return one line for each damaged one."""
+    """Read all files of a folder as a whole, and return one line for each damaged one.
+
+    A file that is gone when it was read is none: another process has put a later snapshot in its place.
+    """
     return [
         f"{path.name}: {damage}"
         for path in list_snapshot_files(folder)
-        if path.suffix == SUFFIX and (damage := check_file(path))
+        if path.suffix == SUFFIX and (damage := check_file(path)) and os.path.lexists(path)
     ]
 
 

@@ -35,7 +35,7 @@ from toolscout.home.catalogue.snapshot_files import SNAPSHOTS_FOLDER
 from toolscout.home.database import Connection, Database, now
 from toolscout.home.database.folder import open_home
 from toolscout.location import Home, local_folder
-from toolscout.trust.private_files import tighten
+from toolscout.trust.private_files import read_plain_file, tighten
 from toolscout.types import Tool, clean
 
 __all__ = [
@@ -795,7 +795,7 @@ def _list_hidden(connection: Connection) -> list[str]:
 def read_origins_file(home: Path) -> list[Origin]:
     """Read `ORIGINS_FILE`. Empty if it is not there, or damaged."""
     try:
-        return msgspec.json.decode((home / ORIGINS_FILE).read_bytes(), type=list[Origin])
+        return msgspec.json.decode(read_plain_file(home / ORIGINS_FILE), type=list[Origin])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return []
 

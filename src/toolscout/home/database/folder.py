@@ -134,7 +134,7 @@ class FolderHome:
         tenants = [Tenant(DEFAULT_TENANT)]
         for file in (self.folder / TENANTS_FOLDER).glob(f"*/{TENANT_FILE}"):
             with contextlib.suppress(OSError, msgspec.MsgspecError):  # removed at this moment, or not our file
-                tenant = msgspec.json.decode(file.read_bytes(), type=Tenant)
+                tenant = msgspec.json.decode(read_plain_file(file), type=Tenant)
                 # a folder that somebody copied or renamed contains the name of another tenant
                 if tenant.name == file.parent.name and tenant.name != DEFAULT_TENANT:
                     tenants.append(tenant)
