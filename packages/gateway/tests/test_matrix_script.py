@@ -19,14 +19,18 @@ def matrix() -> Iterator[ModuleType]:
     spec = importlib.util.spec_from_file_location("matrix", BENCHMARKS / "matrix.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    # `servers` is a module beside the script, and a folder of the other tests.
+    own = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "servers"}
+    path, sys.path = sys.path, [str(BENCHMARKS), *sys.path]
     sys.modules["matrix"] = module  # its dataclasses look for it there
-    sys.path.insert(0, str(BENCHMARKS))
     try:
         spec.loader.exec_module(module)
-        yield module
     finally:
-        sys.path.remove(str(BENCHMARKS))
-        del sys.modules["matrix"]
+        sys.path = path
+        sys.modules.pop("servers", None)
+        sys.modules.update(own)
+    yield module
+    del sys.modules["matrix"]
 
 
 def seen(definitions: dict[str, str], **more: Any) -> dict[str, Any]:
