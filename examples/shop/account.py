@@ -1,9 +1,10 @@
-"""The bookshop as an MCP server whose users sign in: the example of the page on identities. It believes every name.
+"""The bookshop as an MCP server whose users sign in: the example of the pages on sign-ins. It believes every name.
 
 python examples/shop/account.py                     serve it, and its sign-in, on port 8767
 python examples/shop/account.py --as NAME LINK      do what NAME would do in a browser: open the link, press its button
 
-A real server has an identity provider that asks for a password. This one signs in whoever the cookie `user` names.
+A real server has an identity provider that asks for a password. This one signs in whoever the cookie `user` names. It
+also knows a program, `toolscout`, which may bring the name of a user as the assertion of a company (ID-JAG).
 """
 
 import argparse
@@ -16,9 +17,15 @@ from urllib.parse import urlencode, urlsplit
 import httpx
 from mcp.server import MCPServer
 from mcp.server.auth.middleware.auth_context import get_access_token
-from mcp.server.auth.provider import AccessToken, AuthorizationCode, AuthorizationParams, RefreshToken
+from mcp.server.auth.provider import (
+    AccessToken,
+    AuthorizationCode,
+    AuthorizationParams,
+    IdentityAssertionParams,
+    RefreshToken,
+)
 from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
-from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+from mcp.shared.auth import JWT_BEARER_GRANT_TYPE, OAuthClientInformationFull, OAuthToken
 from mcp.types import ToolAnnotations
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -29,7 +36,11 @@ class ShopAccounts:
 
     def __init__(self, base: str) -> None:
         self.base = base
-        self.clients: dict[str, OAuthClientInformationFull] = {}
+        program = OAuthClientInformationFull(
+            client_id="toolscout", client_secret="only-for-this-example", redirect_uris=None,
+            grant_types=[JWT_BEARER_GRANT_TYPE], token_endpoint_auth_method="client_secret_post",
+        )  # fmt: skip
+        self.clients = {"toolscout": program}
         self.tickets: dict[str, tuple[OAuthClientInformationFull, AuthorizationParams]] = {}
         self.codes: dict[str, tuple[AuthorizationCode, str]] = {}
         self.tokens: dict[str, tuple[AccessToken, str]] = {}
@@ -61,8 +72,17 @@ class ShopAccounts:
 
     async def exchange_authorization_code(self, client: object, authorization_code: AuthorizationCode) -> OAuthToken:
         code, user = self.codes.pop(authorization_code.code)
+        return self.make_token(user, code.client_id, code.scopes, code.resource)
+
+    async def exchange_identity_assertion(
+        self, client: OAuthClientInformationFull, params: IdentityAssertionParams
+    ) -> OAuthToken:
+        """Believe the company. A real issuer checks the signature of the assertion, which is a JWT."""
+        return self.make_token(params.assertion, str(client.client_id), params.scopes or [], params.resource)
+
+    def make_token(self, user: str, client_id: str, scopes: list[str], resource: str | None) -> OAuthToken:
         token = AccessToken(
-            token=secrets.token_urlsafe(), client_id=code.client_id, scopes=code.scopes, resource=code.resource,
+            token=secrets.token_urlsafe(), client_id=client_id, scopes=scopes, resource=resource,
             expires_at=int(time.time()) + 3600,
         )  # fmt: skip
         self.tokens[token.token] = token, user
@@ -88,6 +108,7 @@ def serve(port: int) -> None:
             resource_server_url=f"{base}/mcp",  # type: ignore[arg-type]
             validate_token_resource=True,
             client_registration_options=ClientRegistrationOptions(enabled=True),
+            identity_assertion_enabled=True,
         ),
     )
 
