@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 
 from toolscout.home.catalogue.store import Catalogue, Origin
@@ -392,6 +393,25 @@ def test_the_order_in_which_sources_are_added_changes_no_answer(tmp_path: Path) 
             answers.add(tuple(scout.search(query).ids for query in queries))
     assert len(answers) == 1
     assert answers.pop()[0][0].startswith("zap/"), "a large source about everything is not held back"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_order_of_any_sources_gives_the_same_answers(seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    tools = chance.sample([*HONEST, *COPIES.values(), *split_by_subject(30)], 40)
+    by_source: dict[str, list[Tool]] = {}
+    for each in tools:
+        source = f"s{chance.randrange(7)}" if each.source == "zap" else each.source
+        by_source.setdefault(source, []).append(msgspec.structs.replace(each, id=f"{source}/{each.name}"))
+    queries = [f"{chance.choice(['find', 'create', 'send'])} the {word}" for word in chance.sample(WORDS, 5)]
+    queries += [each.description for each in chance.sample(tools, 3)] + ["book a flight, then mail it to a person"]
+    answers = set()
+    for number in range(3):
+        with Scout(tmp_path / str(number), trust="off") as scout:
+            for name in chance.sample(sorted(by_source), len(by_source)):
+                scout.store.put_source(Origin(name, "mcp"), name, kind="mcp", tools=by_source[name])
+            answers.add(tuple(scout.search(query, 10).ids for query in queries))
+    assert len(answers) == 1
 
 
 def test_skeletons_are_those_of_what_a_name_looks_like() -> None:
