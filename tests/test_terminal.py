@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -91,10 +92,14 @@ def test_no_command_lets_a_control_through(
 
 
 SCREEN = (100, 200)  # columns, lines
+THINGS = ("letter", "door", "ticket", "map", "order", "invoice", "branch")
 
 
-def look_at(*words: str) -> list[str]:
-    """Run the program in a terminal. Returns the lines that it leaves on the screen."""
+def look_at(*words: str, frames: list[str] | None = None) -> list[str]:
+    """Run the program in a terminal. Returns the lines that it leaves on the screen.
+
+    `frames` gets what the screen shows in between.
+    """
     pyte = pytest.importorskip("pyte")
     screen = pyte.Screen(*SCREEN)
     stream = pyte.ByteStream(screen)
@@ -107,6 +112,8 @@ def look_at(*words: str) -> list[str]:
         with contextlib.suppress(OSError):  # the program has closed the terminal
             while content := os.read(inner, 65_536):
                 stream.feed(content)
+                if frames is not None:
+                    frames.append("\n".join(screen.display))
         os.close(inner)
     assert process.returncode is not None
     return [text for text in (text.rstrip() for text in screen.display) if text]
@@ -126,6 +133,23 @@ def test_results_stand_alone_after_the_progress_of_a_terminal(tools: str) -> Non
     assert searched[0].split() == ["score", "tool", "what", "it", "does"] and searched[2].split()[2] == "tools/tool_7"
     assert look_at("selftest", "--most", "20")[0].startswith("50 tools; kinds of requests")
     assert "checked: " in look_at("lint", "--most", "5")[-1]
+
+
+def count_while(*words: str) -> set[str]:
+    """Run the program in a terminal. Returns the counts of things done, such as `256 of 3,000`, that it showed."""
+    frames: list[str] = []
+    look_at(*words, frames=frames)
+    return {count for frame in frames for count in re.findall(r"[\d,]+ of [\d,]+", frame)}
+
+
+def test_long_work_shows_n_of_n_in_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLSCOUT_HOME", str(tmp_path / "home"))
+    texts = [f"{verb} the {thing}" for verb in ("open", "close", "send", "count", "draw") for thing in THINGS]
+    for number in (1, 2):
+        tools = [{"name": f"tool_{n}", "description": f"{text} {n}"} for n, text in enumerate(texts * 12)]
+        (tmp_path / f"part{number}.json").write_text(json.dumps(tools))
+    assert "1 of 2" in count_while("add", str(tmp_path / "part1.json"), str(tmp_path / "part2.json"))
+    assert any(count.startswith("256 of ") for count in count_while("lint"))  # phrases, in batches of 256
 
 
 def test_a_failure_is_one_error_and_one_hint_in_a_terminal(tools: str) -> None:

@@ -214,6 +214,7 @@ def test_the_command_line_measures_compares_and_says_what_failed(root: Path) -> 
     shown = cli("bench", "small", "group/other", "-r", "bm25", "-r", "bm25-plain", *out)
     assert shown.exit_code == 0, shown.output
     assert "group/other" in shown.output and "bm25: mean of 2 datasets" in shown.output
+    assert "small: bm25: measurement 1 of 4" in shown.stderr and "searching, 0 of 4 queries" in shown.stderr
     [first, _] = json.loads(cli("bench", "small", "group/other", "-r", "bm25", "--resume", "--json", *out).stdout)
     assert first["label"] == "bm25"
     transferred = cli("bench", "--train-on", "small", "--test-on", "group/other", "-r", "bm25", *out)

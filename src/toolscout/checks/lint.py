@@ -123,6 +123,7 @@ def lint(
     seed: int = 0,
     visible: Callable[[Tool], bool] | None = None,
     editable: Collection[str] = (),
+    progress: Callable[[int, int], None] | None = None,
 ) -> Lint:
     """Search for each tool, or for a sample of them, and report hidden and confused tools.
 
@@ -133,11 +134,15 @@ def lint(
         seed: seed of the phrases and of the sample.
         visible: which tools are searched; None: all.
         editable: names of the sources that the user can edit (`CatalogueManager.find_editable`).
+        progress: called with how many phrases were searched for, and how many there are.
     """
     if isinstance(stage, Pipeline):  # without the part that abstains
         stage = Pipeline(part for part in stage.stages if not isinstance(part, Decide))
     by_id = {tool.id: tool for tool in tools}
-    tally = _search_for_tools(by_id, sample_tools(tools, max_tools, seed), stage, seed, visible)
+    phrases = [
+        (tool.id, phrase) for tool in sample_tools(tools, max_tools, seed) for phrase in write_phrases(tool, seed)
+    ]
+    tally = _search_for_tools(by_id, phrases, stage, visible, progress)
     hidden = [_explain_hidden(by_id, tool_id, tally) for tool_id in tally.tries if tally.is_hidden(tool_id)]
     swaps = [(by_id[one], by_id[other], times) for (one, other), times in tally.swaps.most_common() if times > 1]
     confused = [_describe_confusion(one, other, times) for one, other, times in swaps]
@@ -156,20 +161,21 @@ def lint(
 
 def _search_for_tools(
     by_id: Mapping[str, Tool],
-    sample: Sequence[Tool],
+    phrases: Sequence[tuple[str, str]],
     stage: Stage,
-    seed: int,
     visible: Callable[[Tool], bool] | None,
+    progress: Callable[[int, int], None] | None,
 ) -> _Tally:
-    """Search with the phrases of each tool of a sample, and count what they find."""
+    """Search with the phrases, each with the id of its tool, and count what they find."""
     tally = _Tally()
-    phrases = [(tool.id, phrase) for tool in sample for phrase in write_phrases(tool, seed)]
     for start in range(0, len(phrases), SEARCH_BATCH):
         batch = phrases[start : start + SEARCH_BATCH]
         answers = stage([Search(query=text, k=LINT_DEPTH, visible=visible, split=False) for _, text in batch])
         for (tool_id, text), answer in zip(batch, answers, strict=True):
             first = by_id.get(answer.ids[0]) if answer.hits else None
             tally.count(tool_id, text, answer.hits[:LINT_DEPTH], fits=first is not None and _fits(first, text))
+        if progress is not None:
+            progress(start + len(batch), len(phrases))
     return tally
 
 

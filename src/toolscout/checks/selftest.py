@@ -143,8 +143,9 @@ def run_selftest(
     stages: dict[str, Stage] = {}
     rows: list[RecipeScore] = []
     problems = {CHAMPION: notice} if notice else {}
-    for name, selection in _select_recipes(scout, recipe, serving).items():
-        say(f"{name}: {len(queries):,} queries")
+    selections = _select_recipes(scout, recipe, serving)
+    for number, (name, selection) in enumerate(selections.items(), 1):
+        say(f"{name}: {len(queries):,} queries, recipe {number} of {len(selections)}")
         try:
             retrieve = scout.engine.builder.build_ranking(selection, catalogue)
             stages[name] = retrieve >> Cut(SELFTEST_DEPTH)

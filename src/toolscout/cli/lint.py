@@ -46,9 +46,15 @@ def lint_command(scout: Scout, max_tools: int, limit: int, as_json: bool) -> Non
     if not scout.store.catalogue().ids:
         raise NotFound("The catalogue has no tools to check. Add a source with  toolscout add SOURCE")
     editable = scout.find_editable()
-    with progress("searching for each tool"):
+    with progress("searching for each tool") as say:
         catalogue, pipeline = scout.pipeline()
-        result = lint(catalogue.tools(), pipeline, max_tools=max_tools, editable=editable)
+        result = lint(
+            catalogue.tools(),
+            pipeline,
+            max_tools=max_tools,
+            editable=editable,
+            progress=lambda done, total: say("searching with phrases of the tools", done, total),
+        )
     if as_json:
         print_json(result)
     else:

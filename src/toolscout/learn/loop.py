@@ -293,7 +293,9 @@ def _fit_candidates(run: _Run, names: Sequence[str], seed: int) -> None:
     """
     from threadpoolctl import threadpool_limits
 
-    for name in names or [DEFAULT_RECIPE]:
+    names = names or [DEFAULT_RECIPE]
+    for number, name in enumerate(names, 1):
+        run.say(f"fitting {name}, recipe {number} of {len(names)}")
         try:
             with threadpool_limits(1):  # leaves the other cores to searches
                 run.candidates.append(_fit(run, name, seed))

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -47,6 +48,8 @@ from toolscout_lab.run_files import write_detect, write_run
 from toolscout_lab.statistics import detection, detection_ci
 
 __all__ = ["Job", "JobOutcome", "groups", "label_of", "load_dataset", "rehearse", "run", "shares_tools"]
+
+MAX_COUNTS: Final = 10  # lines of progress while the queries of one part are searched
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,9 +116,8 @@ def run(
     folds = make_folds(job.dataset, job.split, job.folds, tools)
     pairs = PairCache(job.settings.home / CACHE_FOLDER)
     for part in build_parts(job, tools, qrels, folds, pairs, resume or reuse_model, say):
-        say(f"{job.dataset.name}: {job.label}: searching {len(part.queries):,} queries")
         reused = pairs.reused
-        _score_part(job, part, scored)
+        _score_part(job, part, scored, say)
         used_pair_cache = used_pair_cache or pairs.reused > reused
         stage = part.stage
     _refuse_partial(job)
@@ -271,7 +273,7 @@ def _describe(changed: Mapping[str, tuple[object, object]]) -> str:
 # --- scoring ----------------------------------------------------------------------------------------------------------
 
 
-def _score_part(job: Job, part: JobPart, scored: _Scored) -> None:
+def _score_part(job: Job, part: JobPart, scored: _Scored, say: Say) -> None:
     """Search the queries of one part, and add the outcome to `scored`.
 
     Raises:
@@ -283,7 +285,12 @@ def _score_part(job: Job, part: JobPart, scored: _Scored) -> None:
     n_problems, refined = 0, False
     started = time.perf_counter()
     texts = {query: job.dataset.queries[query] for query in part.queries}
+    searching = f"{job.dataset.name}: {job.label}: searching,"
+    step = max(SEARCH_BATCH, -(-len(texts) // MAX_COUNTS))
+    say(f"{searching} 0 of {len(texts):,} queries")
     for number, (query, search) in enumerate(search_all(part.stage, texts, RANKING_DEPTH), 1):
+        if number % step == 0:
+            say(f"{searching} {number:,} of {len(texts):,} queries")
         scored.ranking[query] = [(strip_source(hit.id), hit.score) for hit in search.hits]
         if search.need is not None:
             scored.needs[query] = search.need

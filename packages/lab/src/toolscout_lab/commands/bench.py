@@ -194,7 +194,8 @@ class _Bench:
 
     def score(self, datasets: Sequence[Dataset], recipes: Sequence[str]) -> None:
         """Score each recipe on each dataset."""
-        for dataset, recipe in itertools.product(datasets, recipes):
+        for number, (dataset, recipe) in enumerate(itertools.product(datasets, recipes)):
+            self._count_job(f"{dataset.name}: {recipe}", number, len(datasets) * len(recipes))
             with self._collect_failure(dataset.name, recipe):
                 self._run(self.make_job(dataset, recipe))
 
@@ -209,6 +210,10 @@ class _Bench:
             for number, job in enumerate(jobs):
                 with self._collect_failure(job.dataset.name, recipe):
                     self._run(job, reuse_model=number > 0)
+
+    def _count_job(self, title: str, number: int, total: int) -> None:
+        """Say which job of how many begins."""
+        self.run_options["say"](f"{title}: measurement {number + 1} of {total}")
 
     def _run(self, job: Job, *, reuse_model: bool = False) -> None:
         """Run a job and keep its result. A rehearsal only checks that it could run."""
