@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import toolscout
 from toolscout import encoders
 from toolscout.encoders import Kind
 from toolscout.errors import Unavailable
@@ -140,6 +141,16 @@ def test_add_makes_the_vectors_and_a_search_only_those_of_its_query(tmp_path: Pa
         scout.add([{"name": "late", "description": "a late tool"}], name="late")
         assert slow.encoded == TEXTS_OF_TOOLS + 1 + 3
         assert scout.search("late tool").ids[0] == "late/late"
+
+
+def test_nothing_tells_a_user_of_the_library_to_make_vectors_by_a_command() -> None:
+    package = Path(toolscout.__file__).parent
+    files = [
+        file for folder in ("recipes", "search", "encoders", "rankers") for file in (package / folder).rglob("*.py")
+    ]
+    files += [package / "scout.py", package / "home" / "catalogue" / "vector_cache.py"]
+    assert len(files) > 40
+    assert [file for file in files if "toolscout sync" in file.read_text(encoding="utf-8")] == []
 
 
 def test_a_home_goes_on_with_an_encoder_that_comes_or_goes(tmp_path: Path, slow: SlowEncoder) -> None:

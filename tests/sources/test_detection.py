@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,17 @@ def test_yaml_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("toolscout.sources.parsing.MAX_YAML_S", 0.001)
     with pytest.raises(SourceError, match=r"x\.yaml: this YAML takes longer than 0\.001 s to read"):
         parse_document(text, "x.yaml")
+
+
+@pytest.mark.full
+def test_eight_hundred_thousand_keys_are_read_within_ten_seconds_or_refused() -> None:
+    text = "openapi: 3.0.0\nx:\n" + "".join(f"  k{n}: 1\n" for n in range(800_000))
+    began = time.process_time()
+    try:
+        assert len(parse_document(text, "x.yaml")["x"]) == 800_000  # type: ignore[index]
+    except SourceError as error:
+        assert "longer than 10 s" in str(error)
+    assert time.process_time() - began < 15
 
 
 @pytest.mark.parametrize(
