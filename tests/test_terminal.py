@@ -145,11 +145,11 @@ def count_while(*words: str) -> set[str]:
 def test_long_work_shows_n_of_n_in_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLSCOUT_HOME", str(tmp_path / "home"))
     texts = [f"{verb} the {thing}" for verb in ("open", "close", "send", "count", "draw") for thing in THINGS]
-    for number in (1, 2):
-        tools = [{"name": f"tool_{n}", "description": f"{text} {n}"} for n, text in enumerate(texts * 12)]
-        (tmp_path / f"part{number}.json").write_text(json.dumps(tools))
-    assert "1 of 2" in count_while("add", str(tmp_path / "part1.json"), str(tmp_path / "part2.json"))
-    assert any(count.startswith("256 of ") for count in count_while("lint"))  # phrases, in batches of 256
+    tools = [{"name": f"tool_{n}", "description": f"{text} {n}"} for n, text in enumerate(texts * 24)]
+    (tmp_path / "many.json").write_text(json.dumps(tools))
+    assert look_at("add", str(tmp_path / "many.json"))[0] == "many: 840 new"
+    counts = count_while("lint")
+    assert any(count.startswith("256 of ") for count in counts), counts  # phrases, in batches of 256
 
 
 def test_a_failure_is_one_error_and_one_hint_in_a_terminal(tools: str) -> None:
