@@ -84,11 +84,11 @@ class Stage:
         return [self.change(search) for search in searches]
 
     def change(self, search: Answer) -> Answer:
-        """Do the work of the stage for one search."""
+        """Do the work of the stage for one search. A search that comes back as it was gets no note."""
         raise NotImplementedError
 
     def note(self, search: Answer) -> str:
-        """Return a remark on what the stage did to this search, for its trace; called for searches that it changed."""
+        """Return a remark on what the stage did to this search, for its trace."""
         return ""
 
     def __call__(self, requests: Sequence[Request]) -> list[Answer]:
@@ -106,7 +106,8 @@ class Stage:
         for search, result in zip(searches, results, strict=True):
             # Stages inside this one have entries of their own, so their seconds are not counted twice.
             inner_seconds = sum([entry.seconds for entry in result.trace[len(search.trace) :]])
-            note = "" if result is search else self.note(result)
+            has_no_note = result is search and type(self).run is Stage.run  # see `change`
+            note = "" if has_no_note else self.note(result)
             trace = (*result.trace, Trace(self.name, seconds - inner_seconds, note))
             finished.append(msgspec.structs.replace(result, trace=trace))
         return finished
