@@ -414,6 +414,24 @@ def test_any_order_of_any_sources_gives_the_same_answers(seed: int, tmp_path: Pa
     assert len(answers) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "description"),
+    [  # in the style of published servers of cloud vendors
+        ("keyvault_key_create", "Create a new key in a key vault. You must specify a vault, a name and a key type."),
+        ("appconfig_kv_set", "Set a key-value setting. You must specify an account name, key and value."),
+        ("redis_create", "Create a new Redis resource. Use this command to provision one in your subscription."),
+        ("deploy_plan_get", "Creates a deployment plan. Use this tool when the user wants a step-by-step plan."),
+        ("disk_delete", "Deletes a managed disk. The disk must not be attached to a virtual machine."),
+        ("namespace_delete", "Delete a namespace. WARNING: This operation is irreversible. All queues are removed."),
+        ("import_delete", "Deletes an import job. The job must be completed or cancelled before it can be deleted."),
+    ],
+)
+def test_a_genuine_tool_of_a_cloud_is_not_held_back(name: str, description: str) -> None:
+    genuine = tool(name, description, "cloud")
+    assert find_claimants([genuine]) == set()
+    assert not {finding.kind for finding in scan(genuine)} & {"instructions", "stuffing"}
+
+
 def test_skeletons_are_those_of_what_a_name_looks_like() -> None:
     same = [
         "get_weather",
