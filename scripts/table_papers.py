@@ -13,6 +13,7 @@ from table_layout import MAX_LINE_CHARS, RESULTS, ROOT, lay_out, read_present
 
 from toolscout_lab.reproduce import PAPERS, STATES, Figures, load_papers, write_page
 
+CASE_CHARS = 320  # of a reply that is quoted
 DEV_MEASURES = ("recall@5", "ndcg@5", "comp@5")
 DETECTION_MEASURES = ("recall@3", "recall@5", "ndcg@5", "comp@5")
 DETECTION_CONTROLS = {
@@ -180,14 +181,91 @@ def describe_small_model(figures: dict[str, Any]) -> str:
                 f"{row['solved_without_call']} without a call"
                 for row in value
             ]
+        elif name == "notes":
+            parts += [f"{count} × {note.rstrip('.')}" for note, count in value.items()]
         elif isinstance(value, (int, float)):
             parts.append(f"{name.replace('_', ' ')} {value}")
     return "; ".join(parts)
 
 
+def tabulate_query_words(words: Sequence[str]) -> list[str]:
+    """Length of queries, how many join needs, and how many of their words their tools have."""
+    content = json.loads((RESULTS / "query-words.json").read_text())["datasets"]
+    heads = ["test queries of", "words", "sentences", "say *also*, *then*, …", "terms that a gold tool has"]
+    return lay_out(
+        heads,
+        [
+            [
+                name,
+                *(f"{figures[key]:.1f}" for key in ("words", "sentences")),
+                *(f"{100 * figures[key]:.0f} %" for key in ("joined", "terms_in_gold_tools")),
+            ]
+            for name, figures in content.items()
+        ],
+    )
+
+
+def tabulate_feedback_rounds(words: Sequence[str]) -> list[str]:
+    """Quality and seconds after each round of feedback with the small language model."""
+    record = json.loads((RESULTS / "language-model.json").read_text())["feedback"]["figures"]
+    measures = ("recall@5", "ndcg@5", "comp@5")
+    rows = [
+        [str(row["round"]), *(f"{100 * row[measure]:.1f}" for measure in measures), f"{row['seconds']:.0f}"]
+        for row in record["rounds"]
+    ]
+    return lay_out(["round", *measures, "seconds a query"], rows)
+
+
+def quote_case(words: Sequence[str]) -> list[str]:
+    """Quote texts that a paper shows as examples: of queries, or of what the small language model wrote."""
+    lines: list[str] = []
+    if words[0] == "queries":
+        content = json.loads((RESULTS / "query-words.json").read_text())["datasets"]
+        lines = [f"{name}: {text}" for name in words[1:] for text in content[name]["examples"]]
+    else:
+        record = json.loads((RESULTS / "language-model.json").read_text())[words[0]]["figures"]
+        lines = QUOTED_CASES[words[0]](record["cases"])
+    wrapped = [part for line in lines for part in textwrap.wrap(line, MAX_LINE_CHARS, subsequent_indent="  ")]
+    return ["```text", *wrapped, "```"]
+
+
+def _quote_polish(cases: Sequence[dict[str, Any]]) -> list[str]:
+    return [line for case in cases for line in (f"before: {case['raw']}", f"after: {case['polished'].strip()}")]
+
+
+def _quote_feedback(cases: Sequence[dict[str, Any]]) -> list[str]:
+    case = cases[-1]
+    lines = [f"request: {case['query']}", f"gold tools: {', '.join(case['gold'])}"]
+    for number, hits in enumerate(case["first_hits"]):
+        lines.append(f"first tools of round {number}: {', '.join(hits)}")
+    for prompt, reply in case["replies"]:
+        text = json.dumps(reply, ensure_ascii=False)
+        lines.append(f"{prompt}: {text[:CASE_CHARS]}{' …' if len(text) > CASE_CHARS else ''}")
+    return lines + [f"result: {note}" for note in case["notes"]]
+
+
+def _quote_answers(cases: Sequence[dict[str, Any]]) -> list[str]:
+    case = cases[0]
+    lines = [f"request: {case['request']}"]
+    for system in ("bm25", "hybrid", "gold"):
+        lines.append(f"tools of {system}: {', '.join(case[system]['tools'])}")
+        lines.append(f"answer with them: {' '.join(case[system]['answer'].split())}")
+    return lines
+
+
+QUOTED_CASES: dict[str, Callable[[Sequence[dict[str, Any]]], list[str]]] = {
+    "polish": _quote_polish,
+    "feedback": _quote_feedback,
+    "answers": _quote_answers,
+}
+
+
 PAPER_KINDS: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "papers": tabulate_papers,
     "small-model": tabulate_small_model,
+    "query-words": tabulate_query_words,
+    "feedback-rounds": tabulate_feedback_rounds,
+    "case": quote_case,
     "subsets": tabulate_subsets,
     "dev": tabulate_dev,
     "dev-differences": tabulate_dev_differences,

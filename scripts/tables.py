@@ -28,6 +28,10 @@ characters: a table that is too wide becomes several, each with the first column
                        one measure of each label on the six subsets of ToolBench, and ToolRerank's means of them
     papers all         how many items of each paper are here
     small-model WHAT   runs with a language model of 135M weights (benchmarks/language_model.py): cost or figures
+    query-words all    length and words of queries (benchmarks/query_words.py)
+    feedback-rounds all
+                       each round of feedback with the small model
+    case WHAT          texts as examples: queries SET…, polish, feedback or answers
     dev SET LABEL…     figures on dev of each label, pooled over the folds
     golds SET LABEL…   the same of each label, by how many gold tools a query has
     sweeps SET LABEL…  what each sweep of a recipe found on dev

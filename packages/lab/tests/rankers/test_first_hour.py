@@ -292,6 +292,7 @@ def test_only_tools_that_were_shown_fit_the_schema_and_the_prompt_does_not_hold_
         purpose, solved = (shapes[place]["$defs"][name] for place, name in ((0, "Purpose"), (1, "Solved")))
         assert set(purpose["properties"]["id"]["enum"]) >= set(ids)
         assert set(solved["properties"]["tools"]["items"]["enum"]) >= set(ids)
+        assert solved["properties"]["tools"]["maxItems"] == len(solved["properties"]["tools"]["items"]["enum"])
         assert all("enum" not in body["messages"][0]["content"] for body in server.bodies)
         assert purpose["properties"]["purpose"]["maxLength"] == solved["properties"]["reason"]["maxLength"] == 120
         assert shapes[0]["properties"]["goals"]["items"]["maxLength"] == 120

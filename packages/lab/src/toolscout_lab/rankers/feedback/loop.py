@@ -355,7 +355,7 @@ class Critic:
         wording = search.rewrites[-1] if search.rewrites else search.query
         cards, names = [card(tool) for tool in shown], ShownTools(shown)
         known_ids = {"enum": [tool.id for tool in shown]}
-        limits = TEXT_LIMITS | ({"id": known_ids, "tools": known_ids} if shown else {})
+        limits = TEXT_LIMITS | ({"id": known_ids, "tools": {**known_ids, "maxItems": len(shown)}} if shown else {})
 
         understood = model.ask(
             prompt("feedback_comprehend", query=wording, tools=cards),
