@@ -205,6 +205,16 @@ def tabulate_query_words(words: Sequence[str]) -> list[str]:
     )
 
 
+def tabulate_stage_costs(words: Sequence[str]) -> list[str]:
+    """Processor time and memory of a search with each method of Tool2Vec's paper."""
+    methods = json.loads((RESULTS / "stage-costs.json").read_text())["methods"]
+    rows = [
+        [f"`{recipe}`", f"{figures['cpu_ms']:.1f}", f"{figures['mb'] / 1000:.2f}"]
+        for recipe, figures in methods.items()
+    ]
+    return lay_out(["recipe", "processor time of a search, ms", "memory of the process, GB"], rows)
+
+
 def tabulate_feedback_rounds(words: Sequence[str]) -> list[str]:
     """Quality and seconds after each round of feedback with the small language model."""
     record = json.loads((RESULTS / "language-model.json").read_text())["feedback"]["figures"]
@@ -264,6 +274,7 @@ PAPER_KINDS: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "papers": tabulate_papers,
     "small-model": tabulate_small_model,
     "query-words": tabulate_query_words,
+    "stage-costs": tabulate_stage_costs,
     "feedback-rounds": tabulate_feedback_rounds,
     "case": quote_case,
     "subsets": tabulate_subsets,
