@@ -354,7 +354,7 @@ class Critic:
         shown = self.tools(search.ids[: self.depth])
         wording = search.rewrites[-1] if search.rewrites else search.query
         cards, names = [card(tool) for tool in shown], ShownTools(shown)
-        known_ids = {"enum": [tool.id for tool in shown]}
+        known_ids: dict[str, Any] = {"enum": [tool.id for tool in shown]}
         limits = TEXT_LIMITS | ({"id": known_ids, "tools": {**known_ids, "maxItems": len(shown)}} if shown else {})
 
         understood = model.ask(
