@@ -114,7 +114,7 @@ def test_the_points_of_the_words_add_up_to_the_score(min_large_tools: int, monke
     assert index.score_terms("nothing known", ids).shape[1] == 2
 
 
-def test_scout_brings_the_tool_for_a_word_of_a_step_that_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scout_brings_the_tool_for_a_word_that_is_said_once() -> None:
     similar = [
         Tool(
             id=f"m/sum{number:02}", name=f"sum matrix rows {number}", description="Sum the rows of a matrix of numbers"
@@ -125,16 +125,14 @@ def test_scout_brings_the_tool_for_a_word_of_a_step_that_is_said_once(monkeypatc
         Tool(id=f"o/t{number}", name=f"paint{number}", description=f"Paint wall {number}") for number in range(200)
     ]
     save = Tool(id="m/write", name="write", description="Plots a pivot chart in a spreadsheet")
-    one_need = "Sum the rows of a matrix of numbers into a pivot spreadsheet"
+    request = "Sum the rows of a matrix of numbers into a pivot spreadsheet"
     catalogue = Catalogue.of([*similar, *others, save])
-    hybrid, scout = build("hybrid", catalogue), build("scout", catalogue)
-    search = Search(query=f"Paint wall 7. Then {one_need.lower()}.", k=10)
-    [found] = scout([search])
-    assert len(found.steps) == 2 and found.ids[8] == "m/write"
-    explained = scout.explain(search, "m/write")
-    assert explained is not None and explained.rank == 9
-    monkeypatch.setattr("toolscout.search.steps.stage.cover_words", lambda hits, table, k: hits)
-    assert "m/write" not in scout([search])[0].ids[:9]
-    monkeypatch.undo()
-    [plain], [unsplit] = (stage([Search(query=one_need, k=10)]) for stage in (hybrid, scout))
-    assert "m/write" not in plain.ids[:10] and unsplit.ids == plain.ids, "one need keeps the order of its ranking"
+    search, scout = Search(query=request, k=10), build("scout", catalogue)
+    [plain], [found] = build("hybrid", catalogue)([search]), scout([search])
+    assert "m/write" not in plain.ids[:10] and found.ids[8] == "m/write"
+    assert found.ids[:8] == plain.ids[:8]
+    explained = {tool_id: scout.explain(search, tool_id) for tool_id in ("m/write", found.ids[9], found.ids[0])}
+    ranks = [explanation.rank for explanation in explained.values() if explanation is not None]
+    assert ranks == [9, 10, 1]
+    first = explained["m/write"]
+    assert first is not None and "matches words" in first.note and first.score == found.hits[8].score

@@ -82,7 +82,7 @@ RULES: Final = {
     "glosses": "Words of other languages search for English ones",
     "steps": "Compound requests are split, and each step is served",
     "refusals": "Requests and steps that no tool fits are named, sure chat gets no place",
-    "places": "With steps, places 9 and 10 are for words that no tool before has",
+    "places": "Places 9 and 10 are for words that no tool before has",
     "names": "Tools that the request names come first",
     "prerequisites": "Tools that the first matches need follow them",
     "demotion": "Suspicious and copied tools come last",

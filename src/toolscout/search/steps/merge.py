@@ -8,9 +8,9 @@ that the request or another step points to, and tools that the unsplit request p
 
 The *coverage* of a list is the probability that its right tool is in the answer. The places in the answer are given out
 one by one, each to the tool that raises the coverage of all lists most, relative to what they have already. So a step
-with one clear tool leaves places to steps with several likely ones. Steps often have needs that no mark separates
+with one clear tool leaves places to steps with several likely ones. Requests often have needs that no mark separates
 ("export the interpolated values of the angles in radians as text"), so the last places are for words of the request
-that no earlier tool has (`cover_words`). A request that is one need keeps its order (LAB.md, 2026-11-28).
+that no earlier tool has (`cover_words`).
 
 `benchmarks/coverage.py` fits the constants of the chances on dev requests with one gold tool. The others were chosen on
 joined and on single dev requests (`benchmarks/joined.py`); LAB.md, 2026-11-27, names the refinements that brought

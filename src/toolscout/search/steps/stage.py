@@ -2,7 +2,7 @@
 
 `search.steps.merge` merges the hits of the steps and of the unsplit request. If all steps have the same best tool, the
 request is one need after all. A request with one need keeps the hits of the *base*, the stages that rank tools for one
-text.
+text, except at the last places.
 
 The *judge* (`search.abstain.decision`) tells whether a step needs a tool and whether one fits. A step that is surely
 chat gets no place. A step for which the judge would abstain is named in `uncovered`, unless the merge finds it a likely
@@ -24,6 +24,7 @@ from toolscout.search.coverage import CoverageModel, load_coverage, rate_split
 from toolscout.search.exact_names import parse_selection
 from toolscout.search.pipeline import Stage, Verdict
 from toolscout.search.steps.merge import (
+    FIRST_COVER_PLACE,
     BestChance,
     Words,
     cover_words,
@@ -72,7 +73,7 @@ class StepSearch(Stage):
             is_chat: tells whether a request is clearly chat. Chat is not split, because steps of few words are hardly
                 ever turned away. None: every request may be split.
             words: compares the words of requests with tools. None: no tool moves up, and no words count for coverage.
-            covers: whether the last places of a split request are for words that no earlier tool has.
+            covers: whether the last places are for words that no earlier tool has.
         """
         self.base, self.splitter, self.judge = base, splitter, judge
         self.is_chat, self.words, self.covers = is_chat, words, covers
@@ -104,13 +105,13 @@ class StepSearch(Stage):
         return answers
 
     def _finish_hits(self, answer: Answer) -> Answer:
-        """Give the last places to words of the steps that no earlier tool has, and correct the coverage of each hit."""
+        """Give the last places to words that no earlier tool has, and correct the coverage of each hit."""
         hits = answer.hits
         shares: Sequence[float] = ()
         is_one_text = not answer.rewrites and parse_selection(answer.query) is None
         if self.words is not None and hits and is_one_text:
             table = read_words(answer.query, hits, self.words)
-            if self.covers and answer.steps:  # one need keeps the order of its ranking
+            if self.covers:
                 hits = cover_words(hits, table, answer.k)
             shares = table.list_shares(hits)
         missed = rate_split(self.splitter, answer.query, answer.steps).missed if self.splitter else 0.0
@@ -173,11 +174,12 @@ class StepSearch(Stage):
     def explain(self, search: Answer, tool_id: str) -> Explanation | None:
         """Explain the rank of a tool among the merged hits by the step of the request that ranks it best.
 
-        A request without steps is explained by the base. None if the base can't explain the tool for any step.
+        A request without steps is explained by the base and `_explain_place`. None if the base can't explain the tool
+        for any step.
         """
         steps = self._split(search)
         if not steps:
-            return self.base.explain(search, tool_id)
+            return self._explain_place(search, tool_id)
         explained: dict[str, Explanation] = {}  # by step
         for step in steps:
             explanation = self.base.explain(msgspec.structs.replace(search, query=step, trace=()), tool_id)
@@ -188,6 +190,18 @@ class StepSearch(Stage):
         step = min(explained, key=lambda step: explained[step].rank or math.inf)
         rank, score = self._find_rank(search, tool_id)
         return Explanation(self.name, rank, score, f"for the step “{step}”", parts=(explained[step],))
+
+    def _explain_place(self, search: Answer, tool_id: str) -> Explanation | None:
+        """Return the explanation of the base, or the rank in the answer if tools for uncovered words changed it."""
+        explained = self.base.explain(search, tool_id)
+        if explained is None or explained.rank is None or explained.rank <= FIRST_COVER_PLACE or self.words is None:
+            return explained
+        rank, score = self._find_rank(search, tool_id)
+        if rank is None or rank == explained.rank:
+            return explained
+        moved = "it matches words" if rank < explained.rank else "behind tools for words"
+        note = f"{explained.rank} before; {moved} of the request that no tool before has"
+        return Explanation(self.name, rank, score, note, parts=(explained,))
 
     def _find_rank(self, search: Answer, tool_id: str) -> tuple[int | None, float | None]:
         """Return the rank and the score of a tool among all hits of a request; (None, None) if it is no hit."""
