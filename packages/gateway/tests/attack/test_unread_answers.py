@@ -16,7 +16,8 @@ from toolscout_gateway.sandbox.runner import AnswerRoom, Outcome, ProgramLimits,
 MIB = 2**20
 LIMITS = ProgramLimits(seconds=4, cpu_s=20)
 LONG = ProgramLimits(seconds=40, cpu_s=20)  # for programs that are stopped before, however slow the machine is
-#: Writes calls to the pipe by hand. `read` reads one answer.
+#: Writes calls to the pipe by hand. `read` reads one answer, and at most 64 KiB more: if it went on until a piece ends
+#: with an answer, it could read all of them.
 PRELUDE = """
 import json, os, time
 number = 0
@@ -27,9 +28,8 @@ def send(count=1):
         os.write(1, json.dumps(message).encode() + b'\\n')
         number += 1
 def read():
-    line = b''
-    while not line.endswith(b'\\n'):
-        line += os.read(0, 65536)
+    while b'\\n' not in os.read(0, 65536):
+        pass
 """
 #: How a program does not read.
 HOSTILE = {
