@@ -710,11 +710,9 @@ class Upstream:
         from mcp.shared.exceptions import MCPError
         from pydantic import ValidationError
 
-        from toolscout_gateway.sessions.tasks import RunningTask
-
-        task = RunningTask(connection.client.session)
+        tasks: list[RunningTask] = []  # the task of this call, if its server runs it as one
         accepted: Any = result_type  # `allow_questions` is cached, and the type checker takes no `type[T]` as a key
-        send = functools.partial(self._send_round, connection, exchange, request, allow_questions(accepted), task)
+        send = functools.partial(self._send_round, connection, exchange, request, allow_questions(accepted), tasks)
         has_outcome = False
         try:
             result = await self._host.relay.drive(self.key, connection, exchange, send)
@@ -728,7 +726,8 @@ class Upstream:
             raise self._translate_error(connection, error) from None
         finally:
             if not has_outcome:  # the caller or the time limit gave the call up, or nobody can answer its question
-                await task.cancel()
+                for task in tasks:
+                    await task.cancel()
 
     def _translate_error(self, connection: McpConnection, error: MCPError) -> MCPError | Unavailable:
         """Return the error of a request for its caller, with clean words. Ends the session if the error says so."""
@@ -753,14 +752,14 @@ class Upstream:
         exchange: Exchange,
         request: Any,
         result_type: TypeAdapter[Any],
-        task: RunningTask,
+        tasks: list[RunningTask],
         responses: InputResponses | None,
         state: str | None,
     ) -> Any:
         """Send a request, with the answers to the questions of the round before. Waits if it runs as a task."""
         import anyio
 
-        from toolscout_gateway.sessions.tasks import TASK_PREFIX, OlderTask, StartedTask
+        from toolscout_gateway.sessions.tasks import TASK_PREFIX, OlderTask, RunningTask, StartedTask
 
         turn = anyio.Lock()  # a fair lock, so that messages on progress arrive in order and the result after them
 
@@ -768,8 +767,13 @@ class Upstream:
             async with turn:
                 await exchange.report_progress(progress, total, clean_words(message, connection.credential_cover))
 
+        def follow_task() -> RunningTask:
+            if not tasks:
+                tasks.append(RunningTask(connection.client.session))
+            return tasks[0]
+
         if state is not None and state.startswith(TASK_PREFIX):
-            return await task.answer(state, responses or {}, pass_progress)
+            return await follow_task().answer(state, responses or {}, pass_progress)
         changes: dict[str, Any] = {}
         if responses is not None or state is not None:
             changes = {"input_responses": responses, "request_state": state}
@@ -777,7 +781,7 @@ class Upstream:
             request = request.model_copy(update={"params": request.params.model_copy(update=changes)})
         result = await self._send_declared(connection, exchange, request, result_type, pass_progress)
         if isinstance(result, (StartedTask, OlderTask)):
-            result = await task.wait(result, pass_progress)
+            result = await follow_task().wait(result, pass_progress)
         async with turn:
             return result
 
