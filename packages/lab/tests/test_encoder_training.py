@@ -16,11 +16,14 @@ import torch
 import lessons
 import tiny
 from tests_cli import run
+from toolscout.encoders import Encoder
+from toolscout.encoders.static import load_static
 from toolscout.errors import ConfigError
 from toolscout.types import Tool
 from toolscout_lab import encoder_training
 from toolscout_lab.encoder_data import (
     DataPlan,
+    DistilOptions,
     EncoderOptions,
     RequestOptions,
     TrainingExample,
@@ -36,6 +39,7 @@ from toolscout_lab.training.catalogues import (
     CatalogueTexts,
     average_weights,
 )
+from toolscout_lab.training.distillation import align_vectors
 from toolscout_lab.training.requests import Requests, RequestTexts
 from toolscout_lab.training.towers import Tower
 
@@ -244,3 +248,60 @@ def test_a_tool_is_worded_in_several_ways() -> None:
         "get_rain",
         "rainfall: How wet it gets (town)",
     ]
+
+
+TAUGHT = DistilOptions(epochs=3, batch=16, rate=0.003, kept=1.0, precision="float32", threads=1)
+
+
+class Stopping:
+    """The bundled encoder, which fails after some calls. `read` is every text that it was given."""
+
+    def __init__(self, calls: int) -> None:
+        self.inner, self.left, self.read = load_static(), calls, []  # type: ignore[var-annotated]
+        self.name, self.dim, self.fingerprint = self.inner.name, self.inner.dim, self.inner.fingerprint
+
+    def encode(self, texts: list[str], kind: str = "query") -> np.ndarray:
+        if not self.left:
+            raise KeyboardInterrupt
+        self.left -= 1
+        self.read += texts
+        return self.inner.encode(texts, kind)  # type: ignore[arg-type]
+
+
+def compute_likenesses(encoder: Encoder, texts: list[str]) -> np.ndarray:
+    rows = encoder.encode(texts, "tool")
+    return np.asarray(rows @ rows.T)
+
+
+def test_a_student_comes_nearer_to_its_teacher(start: TransformerEncoder, data: TrainingSet, tmp_path: Path) -> None:
+    out = tmp_path / "taught"
+    record = train_encoder(start, data, out, TAUGHT, teacher=load_static())
+    texts = [tool.description for tool in data.tools["slang"]]
+    teacher = compute_likenesses(load_static(), texts)
+    before, after = (compute_likenesses(it, texts) for it in (start, TransformerEncoder(str(out))))
+    assert ((after - teacher) ** 2).mean() < 0.5 * ((before - teacher) ** 2).mean()
+    assert record["teacher"] == load_static().name
+    assert f"Taught by `{load_static().name}`" in (out / "README.md").read_text()
+    again = train_encoder(start, data, out, TAUGHT, teacher=load_static(), resume=True)
+    assert again["identity"] == record["identity"] and not (out / "teacher").exists()
+
+
+def test_what_the_teacher_has_read_is_not_read_again(
+    start: TransformerEncoder, data: TrainingSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoder_training, "TEACHER_BATCH", 16)
+    first, second, whole = Stopping(4), Stopping(10_000), Stopping(10_000)
+    with pytest.raises(KeyboardInterrupt):
+        train_encoder(start, data, tmp_path / "taught", TAUGHT, teacher=first)  # type: ignore[arg-type]
+    resumed = train_encoder(start, data, tmp_path / "taught", TAUGHT, teacher=second, resume=True)  # type: ignore[arg-type]
+    at_once = train_encoder(start, data, tmp_path / "whole", TAUGHT, teacher=whole)  # type: ignore[arg-type]
+    assert len(set(second.read)) < len(set(whole.read)) <= len(set(first.read + second.read))
+    assert [epoch["cosine"] for epoch in resumed["history"]] == [epoch["cosine"] for epoch in at_once["history"]]
+
+
+def test_a_teacher_that_only_turns_the_space_is_turned_back() -> None:
+    random = np.random.default_rng(0)
+    student = random.normal(size=(50, 8)).astype(np.float32)
+    student /= np.linalg.norm(student, axis=1, keepdims=True)
+    turned = student @ np.linalg.qr(random.normal(size=(12, 12)))[0][:8].astype(np.float32)
+    assert np.allclose(align_vectors(turned, student[:30]), student, atol=1e-4)

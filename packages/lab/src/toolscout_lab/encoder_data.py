@@ -156,6 +156,33 @@ class RequestOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: NonNegative = 0
 
 
+class DistilOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of a distillation; see `training.distillation.Distillation`.
+
+    Attributes:
+        epochs: passes over the texts.
+        batch: texts of a step.
+        max_tools, max_requests: of a source; each tool gives several texts.
+        length: maximum tokens of a text.
+        relations: weight of the likenesses in pairs.
+        kept: as in `EncoderOptions`.
+        rate, hold, dropout, precision, threads: as in `RequestOptions`.
+    """
+
+    epochs: Count = 4
+    batch: Count = 64
+    max_tools: Count = 4_000
+    max_requests: Count = 9_000
+    length: Count = 96
+    relations: Amount = 5.0
+    kept: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.5
+    rate: Positive = 1e-4
+    hold: NonNegative = 32_768
+    dropout: Share = 0.0
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    threads: NonNegative = 0
+
+
 class TrainingExample(msgspec.Struct, frozen=True, kw_only=True):
     """One query with the tools that serve it and tools that do not, all of one catalogue.
 

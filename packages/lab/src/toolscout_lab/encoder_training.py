@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import importlib.metadata
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +23,7 @@ from toolscout.errors import ConfigError
 from toolscout.types import Tool, digest, render
 from toolscout_lab.encoder_data import (
     REQUEST_SHARES,
+    DistilOptions,
     EncoderOptions,
     RequestOptions,
     TrainingExample,
@@ -34,7 +37,8 @@ from toolscout_lab.machine import Record
 from toolscout_lab.rankers.dpr import TUNED_TEXT_STYLE
 
 if TYPE_CHECKING:
-    from toolscout_lab.training import Task
+    from toolscout.encoders import Encoder, Kind, Vectors
+    from toolscout_lab.training import Plan, Task
     from toolscout_lab.training.catalogues import CatalogueTexts
     from toolscout_lab.training.towers import Tower
 
@@ -43,9 +47,19 @@ __all__ = ["TRAINING_FILE", "render_without", "train_encoder"]
 TRAINING_FILE: Final = "training.json"
 ENCODER_TRAINING_FORMAT: Final = "encoder-training/1"
 SPOKEN_KINDS: Final = ("request", "compound", "command", "situation")  # of examples: worded as people ask
+VECTORS_FOLDER: Final = "teacher"  # of the vectors that a distillation has computed so far
+TEACHER_BATCH: Final = 512
 NO_STEP: Final = "There is no step to train. Give datasets with training queries, and steps above 0."
 MAX_MASKED_PARAMETERS: Final = 12  # names of parameters that stand for a tool whose other fields are hidden
 
+TUNED: Final = (
+    "{examples:,} examples from {catalogues}; {steps} steps of {queries} examples against lists of about {columns:,} "
+    "tools."
+)
+DISTILLED: Final = (
+    "Taught by `{teacher}`, {epochs} times, with {texts:,} texts from {catalogues}: requests, and tools in several "
+    "wordings."
+)
 CARD: Final = """---
 library_name: sentence-transformers
 license: {licence}
@@ -56,7 +70,7 @@ tags: [sentence-transformers, tool-retrieval]
 
 Tuned from `{start}` by `toolscout train encoder`, so that a request lies near the tools that it needs.
 
-* {examples:,} examples from {catalogues}; {steps} steps of {queries} examples against lists of about {columns:,} tools.
+* {how}
 * Left out: {left_out}. No test request was seen, nor one that nearly equals one. `training.json` has the report.
 * A figure for a dataset holds for unseen tools only if that dataset is named as left out, here and of the encoder that
   this one was tuned from.
@@ -73,8 +87,9 @@ def train_encoder(
     encoder: TransformerEncoder,
     data: TrainingSet,
     out: Path,
-    options: EncoderOptions | RequestOptions,
+    options: EncoderOptions | RequestOptions | DistilOptions,
     *,
+    teacher: Encoder | None = None,
     seed: int = 0,
     resume: bool = False,
     say: Any = lambda line: None,
@@ -85,7 +100,9 @@ def train_encoder(
         encoder: the encoder to start from; it stays as it is.
         data: from `encoder_data.build_training_set`.
         out: the folder to write; created.
-        options: the settings. They choose the task: `training.catalogues.Catalogues` or `training.requests.Requests`.
+        options: the settings. They choose the task: `training.catalogues.Catalogues`, `training.requests.Requests` or
+            `training.distillation.Distillation`.
+        teacher: the larger encoder whose vectors are learned, for `DistilOptions`.
         seed: seed of all random choices.
         resume: whether to continue an interrupted training, and to keep a finished one.
         say: receives lines of progress.
@@ -97,11 +114,13 @@ def train_encoder(
         ConfigError: if the folder holds another training, or no example is left.
         MissingExtra: without torch.
     """
-    from toolscout_lab.training import Plan, train
+    from toolscout_lab.training import train
     from toolscout_lab.training.catalogues import average_weights
     from toolscout_lab.training.towers import Tower
 
     identity = digest(ENCODER_TRAINING_FORMAT, [encoder.fingerprint, data.report["fingerprint"], options, seed])
+    if teacher is not None:
+        identity = digest(ENCODER_TRAINING_FORMAT, [identity, teacher.fingerprint])
     finished = _read_finished(out, identity, resume)
     if finished is not None:
         return finished
@@ -110,12 +129,15 @@ def train_encoder(
     task: Task
     if isinstance(options, EncoderOptions):
         task = _learn_catalogues(tower, data, identity, options, seed)
-    else:
+    elif isinstance(options, RequestOptions):
         task = _learn_requests(tower, data, identity, options, seed)
+    else:
+        assert teacher is not None, "distillation needs a teacher"
+        task = _learn_teacher(tower, teacher, data, identity, options, out / VECTORS_FOLDER, say)
     out.mkdir(parents=True, exist_ok=True)
     done = train(
         task,
-        Plan(epochs=1, batch=1, rate=options.rate, seed=seed, threads=options.threads),
+        _plan(options, seed),
         checkpoint=out / "checkpoint.safetensors",
         resume=resume,
         job=identity,
@@ -127,6 +149,7 @@ def train_encoder(
         "format": ENCODER_TRAINING_FORMAT,
         "identity": identity,
         "start": encoder.name,
+        "teacher": teacher.name if teacher is not None else None,
         "licence": read_licence(str(encoder.model.tokenizer.name_or_path)),
         "seed": seed,
         "settings": msgspec.to_builtins(options),
@@ -138,7 +161,18 @@ def train_encoder(
     (out / "README.md").write_text(_write_card(record, task), encoding="utf-8")
     write_json(out / TRAINING_FILE, record)
     (out / "checkpoint.safetensors").unlink(missing_ok=True)
+    shutil.rmtree(out / VECTORS_FOLDER, ignore_errors=True)
     return record
+
+
+def _plan(options: EncoderOptions | RequestOptions | DistilOptions, seed: int) -> Plan:
+    """Return the loop's settings. Only a distillation counts in texts; for the others a step is an example."""
+    from toolscout_lab.training import Plan
+
+    common: dict[str, Any] = {"rate": options.rate, "seed": seed, "threads": options.threads}
+    if isinstance(options, DistilOptions):
+        return Plan(options.epochs, options.batch, patience=options.epochs, targets=("cosine",), **common)
+    return Plan(epochs=1, batch=1, **common)
 
 
 def _read_finished(out: Path, identity: str, resume: bool) -> Record | None:
@@ -158,14 +192,22 @@ def _read_finished(out: Path, identity: str, resume: bool) -> Record | None:
 
 def _write_card(record: Record, task: Any) -> str:
     report = record["data"]
+    catalogues = ", ".join(report["sources"])
+    if record["teacher"] is not None:
+        epochs = record["settings"]["epochs"]
+        how = DISTILLED.format(teacher=record["teacher"], texts=task.size, epochs=epochs, catalogues=catalogues)
+    else:
+        how = TUNED.format(
+            examples=task.n_examples,
+            catalogues=catalogues,
+            steps=task.size,
+            queries=task.n_queries,
+            columns=task.n_listed,
+        )
     return CARD.format(
         start=record["start"],
         licence=record["licence"],
-        examples=task.n_examples,
-        catalogues=", ".join(report["sources"]),
-        steps=task.size,
-        queries=task.n_queries,
-        columns=task.n_listed,
+        how=how,
         left_out=", ".join(report["leave_out"]) or "no dataset",
     )
 
@@ -202,6 +244,62 @@ def _learn_requests(tower: Tower, data: TrainingSet, identity: str, options: Req
         shares=REQUEST_SHARES,
     )
     return Requests(tower, texts, identity, options)
+
+
+def _learn_teacher(
+    tower: Tower,
+    teacher: Encoder,
+    data: TrainingSet,
+    identity: str,
+    options: DistilOptions,
+    folder: Path,
+    say: Callable[[str], None],
+) -> Task:
+    """Return the task that learns the teacher's vectors of all requests, and of the tools in several wordings."""
+    from toolscout_lab.training.distillation import Distillation
+
+    kinds: dict[str, Kind] = {}  # text → how the teacher reads it
+    for name in data.tools:
+        tools = sorted(data.tools[name], key=lambda tool: digest("taught/1", tool.id))[: options.max_tools]
+        kinds |= dict.fromkeys((text for tool in tools for text in word_tool(tool)), "tool")
+        examples = (
+            example.text for example in data.examples if example.catalogue == name and example.kind in SPOKEN_KINDS
+        )
+        requests = sorted(examples, key=lambda text: digest("taught/1", text))[: options.max_requests]
+        kinds |= dict.fromkeys(requests, "query")
+    texts = sorted(kinds, key=lambda text: digest("taught/2", text))
+    if not texts:
+        raise ConfigError(NO_STEP)
+    vectors = _encode_in_parts(teacher, texts, kinds, folder / identity, say)
+    tokens = [tower.tokens([text], kinds[text], options.length)[0] for text in texts]
+    return Distillation(tower, tokens, vectors, identity, options)
+
+
+def _encode_in_parts(
+    teacher: Encoder, texts: Sequence[str], kinds: Mapping[str, Kind], folder: Path, say: Callable[[str], None]
+) -> Vectors:
+    """Encode texts, in order. What is done lies in files, so that an interrupted run goes on. Returns unit rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for start in range(0, len(texts), TEACHER_BATCH):
+        file = folder / f"{start:08}.npy"
+        if file.exists():
+            continue
+        part = texts[start : start + TEACHER_BATCH]
+        rows = np.zeros((len(part), teacher.dim), np.float16)
+        for kind in ("query", "tool"):
+            places = sorted(
+                (place for place, text in enumerate(part) if kinds[text] == kind), key=lambda place: len(part[place])
+            )
+            if places:
+                rows[places] = teacher.encode([part[place] for place in places], kind)
+        partial = file.with_suffix(".partial")
+        with partial.open("wb") as stream:
+            np.save(stream, rows, allow_pickle=False)
+        partial.replace(file)
+        say(f"the teacher has read {start + len(part):,} of {len(texts):,} texts")
+    parts = [np.load(file, allow_pickle=False) for file in sorted(folder.glob("*.npy"))]
+    vectors: Vectors = np.concatenate(parts).astype(np.float32)
+    return vectors
 
 
 def _choose_tools(data: TrainingSet, max_tools: int) -> dict[tuple[str, str], Tool]:
