@@ -49,6 +49,7 @@ ENCODER_TRAINING_FORMAT: Final = "encoder-training/1"
 SPOKEN_KINDS: Final = ("request", "compound", "command", "situation")  # of examples: worded as people ask
 VECTORS_FOLDER: Final = "teacher"  # of the vectors that a distillation has computed so far
 TEACHER_BATCH: Final = 512
+CHARS_PER_TOKEN: Final = 4  # of English, about
 NO_STEP: Final = "There is no step to train. Give datasets with training queries, and steps above 0."
 MAX_MASKED_PARAMETERS: Final = 12  # names of parameters that stand for a tool whose other fields are hidden
 
@@ -259,11 +260,14 @@ def _learn_teacher(
     from toolscout_lab.training.distillation import Distillation
 
     kinds: dict[str, Kind] = {}  # text → how the teacher reads it
+    max_chars = CHARS_PER_TOKEN * options.length  # so that both read the same
     for name in data.tools:
         tools = sorted(data.tools[name], key=lambda tool: digest("taught/1", tool.id))[: options.max_tools]
-        kinds |= dict.fromkeys((text for tool in tools for text in word_tool(tool)), "tool")
+        kinds |= dict.fromkeys((text[:max_chars] for tool in tools for text in word_tool(tool)), "tool")
         examples = (
-            example.text for example in data.examples if example.catalogue == name and example.kind in SPOKEN_KINDS
+            example.text[:max_chars]
+            for example in data.examples
+            if example.catalogue == name and example.kind in SPOKEN_KINDS
         )
         requests = sorted(examples, key=lambda text: digest("taught/1", text))[: options.max_requests]
         kinds |= dict.fromkeys(requests, "query")
