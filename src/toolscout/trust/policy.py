@@ -72,15 +72,11 @@ class Rules:
     A tool is allowed only if a pattern of `allow` matches it, character by character. `deny` takes precedence, and also
     matches other spellings: other case, compatibility forms, composed or not, with invisible characters. `read_only`
     leaves only tools that say they are read-only, and do not say they are destructive.
-
-    Attributes:
-        result_budget: tokens of one result that the caller gets at once. None: as many as the gateway allows.
     """
 
     allow: frozenset[str] = frozenset()
     deny: frozenset[str] = frozenset()
     read_only: bool = False
-    result_budget: int | None = None
 
     def __call__(self, tool: Tool) -> bool:
         """Return whether the tool may be seen."""

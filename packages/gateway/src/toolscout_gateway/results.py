@@ -37,7 +37,6 @@ KEEP_RESULTS_S: Final = 86_400.0
 MAX_RESULTS_BYTES: Final = 4 * 2**30  # of all results in the home; the oldest are removed first
 MAX_ENTIRE_BYTES: Final = 16 * 2**20  # of a result that is sent whole to a caller who asks for that
 MAX_MEDIA_BYTES: Final = 5 * 2**20  # of a picture or a sound, as base64
-MAX_BYTES_PER_CHAR: Final = 4  # of UTF-8
 RESULT_THREADS: Final = 2
 PURGE_PAUSE_S: Final = 60.0
 COPY_BYTES: Final = 2**18
@@ -97,10 +96,6 @@ class Results:
 
     def fits(self, result: CallToolResult) -> bool:
         """Return whether a result is within the budget, so that it can be passed on unchanged."""
-        texts = [block.text for block in result.content if block.type == "text"]
-        has_only_texts = result.structured_content is None and len(texts) == len(result.content)
-        if has_only_texts and MAX_BYTES_PER_CHAR * sum(map(len, texts)) <= BYTES_PER_TOKEN * self.budget:
-            return True
         if result.structured_content is not None and _count(result.structured_content) > self.budget:
             return False
         spent = media = 0  # tokens of texts, and characters of pictures and sounds in base64

@@ -162,9 +162,9 @@ class DistilOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         epochs: passes over the texts.
         batch: texts of a step.
-        max_tools, max_requests: of a source; each tool gives several texts.
+        max_tools, max_requests: of a dataset. Each tool is read in several wordings, such as its name alone.
         length: maximum tokens of a text.
-        relations: weight of the likenesses in pairs.
+        relations: weight of the second part of the loss, the cosines between the texts of a batch.
         kept: as in `EncoderOptions`.
         rate, hold, dropout, precision, threads: as in `RequestOptions`.
     """

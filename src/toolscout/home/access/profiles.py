@@ -62,9 +62,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def narrow(self, caller: Caller) -> Caller:
         """Return the caller, restricted to the tools of this profile among those that they may see."""
-        rules = ProfileRules(
-            self.allow, self.deny, self.read_only, self.result_budget, profile=self, policy=caller.rules
-        )
+        rules = ProfileRules(self.allow, self.deny, self.read_only, profile=self, policy=caller.rules)
         return dataclasses.replace(caller, rules=rules)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mcp_types import InputRequiredResult
 
 from toolscout.errors import NotFound, StoreError, ToolscoutError, Unavailable, UserError
+from toolscout.home.access.profiles import profile_of
 from toolscout.sources.mcp import PAGE
 from toolscout.trust.policy import Caller
 from toolscout.trust.redaction import COVER, redact
@@ -192,8 +193,8 @@ class Router:
 
     def choose_results(self, caller: Caller) -> Results:
         """Return the store of results, with the budget of a caller's profile."""
-        budget = caller.rules.result_budget if caller.rules is not None else None
-        return self._results.within(budget) if budget is not None else self._results
+        profile = profile_of(caller)
+        return self._results.within(profile.result_budget) if profile else self._results
 
     async def fit_result(self, exchange: Exchange, id: str, result: CallToolResult) -> CallToolResult:
         """Cut a result to the budget, unless the caller asks for everything. The agent reads the rest by its handle."""

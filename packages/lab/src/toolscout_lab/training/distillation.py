@@ -43,12 +43,14 @@ def align_vectors(teacher: Vectors, student: Vectors) -> Vectors:
 
 
 class Distillation(Task):
-    """Learns the vectors of a teacher: the mean squared error of Reimers and Gurevych (2020), and likenesses in pairs.
+    """Learns to give each text the vector that a larger encoder, the teacher, gives it.
 
-    The loss of a batch is the mean of 1 - cosine with the teacher's vector, which for unit rows is half the squared
-    error, and `relations` times the mean squared difference of the cosines between the batch's texts, the student's and
-    the teacher's (Tung and Mori, 2019, without their norm over rows). The table of words stays as it is: a text of few
-    words says too little about them. Dev is the mean cosine of some texts that are not learned.
+    The loss of a batch has two parts. The first is the mean of 1 - cosine with the teacher's vector. For unit rows that
+    is half the squared error of Reimers and Gurevych (2020, arXiv:2004.09813). The second compares the cosine of each
+    pair of texts in the batch, as the student has it, with the teacher's: the mean squared difference, times
+    `relations` (Tung and Mori, 2019, arXiv:1907.09682, who also divide each row by its length). The vectors of single
+    words stay as they are, since many words occur in few texts. Dev is the mean cosine with the teacher of texts that
+    are not learned.
     """
 
     def __init__(self, tower: Tower, tokens: Tokens, teacher: Vectors, identity: str, settings: DistilOptions) -> None:
@@ -62,9 +64,7 @@ class Distillation(Task):
             settings: of the training.
         """
         self.tower, self.module, self.identity, self.settings = tower, tower.model, identity, settings
-        for part in tower.model.modules():
-            if isinstance(part, torch.nn.Embedding) and len(part.weight) == len(tower.model.tokenizer):
-                part.weight.requires_grad_(False)
+        tower.model[0].auto_model.get_input_embeddings().weight.requires_grad_(False)
         self.tokens = tokens
         self.targets = torch.from_numpy(align_vectors(teacher, tower.vectors(tokens[:MAX_PAIRED]))).to(tower.device)
         n_dev = min(DEV_TEXTS, len(tokens) // 10)
