@@ -7,9 +7,11 @@ import os
 import stat
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp_types import CallToolResult, TextContent
 
 from gateway.tests.conftest import SERVERS, Agent, Start, busy
 from gateway.tests.test_gateway import limited, run
@@ -260,3 +262,10 @@ def test_a_result_that_cannot_be_stored_is_said(start: Start) -> None:
         assert await agent.text("b/echo", text="x") == "x"
 
     run(start, body, {"a": large(), "b": busy()}, result_budget=BUDGET)
+
+
+def test_each_block_counts_by_its_bytes(tmp_path: Path) -> None:
+    blocks = [TextContent(type="text", text="😀")] * 100  # 4 bytes each, so 2 tokens
+    result = CallToolResult(content=[*blocks])
+    assert Results(tmp_path, budget=200).fits(result)
+    assert not Results(tmp_path, budget=199).fits(result)
