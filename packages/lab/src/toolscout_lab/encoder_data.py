@@ -169,7 +169,7 @@ class DistilOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         rate, hold, dropout, precision, threads: as in `RequestOptions`.
     """
 
-    epochs: Count = 4
+    epochs: Count = 2
     batch: Count = 64
     max_tools: Count = 4_000
     max_requests: Count = 9_000
