@@ -1,6 +1,6 @@
 """Measures how often hostile tools reach the first five, and what the defence costs without an attack.
 
-    python benchmarks/hijack.py --data DIR [--out FILE] [--check] [--choose]
+    python benchmarks/hijack.py --data DIR [--encoder NAME] [--out FILE] [--check] [--choose]
     python benchmarks/hijack.py --data DIR --benign [--out FILE]
     python benchmarks/hijack.py --data DIR --mixed [--out FILE]
 
@@ -33,14 +33,18 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import numpy as np
 
-from toolscout import metrics
+from toolscout import encoders, metrics
 from toolscout.dataset import Dataset, in_dev
+from toolscout.encoders import Encoder, Kind, Vectors
 from toolscout.errors import NotFound
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.recipes import registry
 from toolscout.recipes.builder import guard
+from toolscout.search.home_resources import HomeResources
 from toolscout.search.pipeline import Cut, Stage
+from toolscout.settings import Settings
 from toolscout.sources.folder import read_tools
 from toolscout.types import Search, Tool
 
@@ -268,10 +272,31 @@ def terms(text: str) -> list[str]:
     return [word for word in re.findall(r"[a-z]{4,}", text.lower()) if word not in stop] or ["anything"]
 
 
+class Remembering:
+    """An encoder that encodes each text once: the honest tools are the same under every attack."""
+
+    cheap = False
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder, self.name, self.dim, self.fingerprint = encoder, encoder.name, encoder.dim, encoder.fingerprint
+        self.languages, self.short_weight = encoders.get_languages(encoder), encoders.get_short_weight(encoder)
+        self.rows: dict[tuple[str, Kind], Vectors] = {}
+
+    def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
+        missing = [text for text in dict.fromkeys(texts) if (text, kind) not in self.rows]
+        if missing:
+            rows = self.encoder.encode(missing, kind)
+            self.rows.update({(text, kind): row for text, row in zip(missing, rows, strict=True)})
+        return np.array([self.rows[text, kind] for text in texts], np.float32).reshape(len(texts), self.encoder.dim)
+
+
+RESOURCES: list[HomeResources | None] = [None]  # those of --encoder; None: of a fresh installation
+
+
 def searcher(name: str, tools: Sequence[Tool], *, defended: bool) -> Stage:
     """Build a recipe over the tools, cut to five hits, with or without the defence of the product."""
     catalogue = Catalogue.of(tools)
-    stage = registry.build(name, catalogue)
+    stage = registry.build(name, catalogue, RESOURCES[0])
     return guard(stage, catalogue) if defended else stage >> Cut(5)
 
 
@@ -397,6 +422,7 @@ def main() -> int:
     """Measure, print, and compare the figures with the bounds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default=os.environ.get("TOOLSCOUT_DATA"), help="root of the datasets")
+    parser.add_argument("--encoder", default="static", help="the encoder of all searches")
     parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
     parser.add_argument("--choose", action="store_true", help="development queries and another seed")
     parser.add_argument("--benign", action="store_true", help="measure the 14 datasets without attacks")
@@ -408,6 +434,8 @@ def main() -> int:
     if not options.data:
         parser.error("Name the data folder with --data or TOOLSCOUT_DATA.")
     root = Path(options.data)
+    if options.encoder != "static":
+        RESOURCES[0] = HomeResources(Remembering(encoders.load(options.encoder, Settings())))
     figures: dict[str, object]
     if options.benign or options.mixed:
         figures = dict(measure_benign(root) if options.benign else measure_mixed(root))

@@ -3,7 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from toolscout.encoders import unit_rows
+from toolscout.encoders import get_short_weight, unit_rows
+from toolscout.encoders.onnx import CompactEncoder, OnnxEncoder
+from toolscout.encoders.static import load_static
 from toolscout.indexes.exact import Exact, StandardScores
 from toolscout.search.pipeline import WEIGHT, add_standard_scores, words_and_meaning
 from toolscout.types import Search
@@ -56,8 +58,21 @@ def test_without_words_meaning_alone_decides() -> None:
 
 
 def test_standard_scores_are_added_and_those_below_the_average_are_not() -> None:
-    scores = add_standard_scores([[("a", 3.0), ("b", 1.0)], [("b", 4.0), ("c", 2.0), ("a", -1.0)]], SEARCH, weight=0.5)
+    rankings = [[("a", 3.0), ("b", 1.0)], [("b", 4.0), ("c", 2.0), ("a", -1.0)]]
+    scores = add_standard_scores(rankings, SEARCH, short_weight=0.5)
     assert scores == pytest.approx({"a": 3.0, "b": 3.0, "c": 1.0})
+
+
+@pytest.mark.parametrize(("words", "weight"), [(1, 2.0), (15, 2.0), (16, 1.0), (400, 1.0)])
+def test_the_encoders_weight_counts_in_short_requests_only(words: int, weight: float) -> None:
+    search = Search(query=" ".join(["word"] * words))
+    scores = add_standard_scores([[("said", 3.0)], [("meant", 2.0)]], search, short_weight=2.0)
+    assert scores == pytest.approx({"said": 3.0, "meant": 2.0 * weight})
+
+
+def test_a_transformer_has_more_weight_in_short_requests_than_the_bundled_table() -> None:
+    assert get_short_weight(load_static()) == 1.0
+    assert CompactEncoder.short_weight == OnnxEncoder.short_weight > 1.0
 
 
 def test_standard_scores_follow_from_all_cosines_of_the_catalogue() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -103,6 +104,14 @@ def test_vectors_of_texts_that_are_gone_can_be_forgotten(kept: VectorStore) -> N
 
 def test_the_hash_encoder_keeps_the_promises_of_an_encoder() -> None:
     check_encoder(HashEncoder())
+
+
+@pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf, "2"])
+def test_an_encoder_with_a_weight_that_is_none_breaks_its_promise(weight: object) -> None:
+    encoder = HashEncoder()
+    encoder.short_weight = weight  # type: ignore[attr-defined]
+    with pytest.raises(AssertionError, match="short_weight"):
+        check_encoder(encoder)
 
 
 TOOLS = [{"name": f"t{number}", "description": f"tool number {number}"} for number in range(300)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Final
 
 import numpy as np
 
-from toolscout.encoders import Encoder, Kind, Vectors, get_languages, split_identifiers, unit_rows
+from toolscout.encoders import Encoder, Kind, Vectors, get_languages, get_short_weight, split_identifiers, unit_rows
 from toolscout.errors import SourceError, UserError
 from toolscout.search.pipeline import Stage
 from toolscout.sources import Reading
@@ -165,6 +166,10 @@ def check_encoder(encoder: Encoder) -> None:
     languages = get_languages(encoder)
     assert languages is None or (isinstance(languages, frozenset) and all(map(LANGUAGE_CODE.fullmatch, languages))), (
         "expected languages as a frozenset of codes such as en, or None"
+    )
+    weight = get_short_weight(encoder)
+    assert isinstance(weight, (int, float)) and 0 <= weight < math.inf, (
+        f"expected short_weight as a number from 0, found {weight!r}"
     )
 
 

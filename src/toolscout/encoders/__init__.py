@@ -14,6 +14,7 @@ from toolscout.encoders.encoder import (
     Vectors,
     encode_tools,
     get_languages,
+    get_short_weight,
     split_identifiers,
     unit_rows,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "describe_encoder",
     "encode_tools",
     "get_languages",
+    "get_short_weight",
     "load",
     "split_identifiers",
     "unit_rows",

@@ -21,6 +21,7 @@ __all__ = [
     "Vectors",
     "encode_tools",
     "get_languages",
+    "get_short_weight",
     "split_identifiers",
     "unit_rows",
 ]
@@ -46,7 +47,8 @@ class Encoder(Protocol):
         languages: codes of the languages that it understands, such as `en`; None: all, or unknown.
 
     An encoder may also state `prompts` (`toolscout.encoders.prompts.Prompts`), and where it cuts texts: `max_tokens` or
-    `max_chars`. `describe_encoder` shows them.
+    `max_chars`. `describe_encoder` shows them. `short_weight` is the weight of its vectors beside the words of short
+    requests, 1 by default (`toolscout.search.pipeline.weigh_meaning`).
     """
 
     name: str
@@ -69,6 +71,12 @@ def get_languages(encoder: Encoder) -> frozenset[str] | None:
     """Return the languages that an encoder declares; None if it reads all languages, or declares nothing."""
     languages: frozenset[str] | None = getattr(encoder, "languages", None)
     return languages
+
+
+def get_short_weight(encoder: Encoder) -> float:
+    """Return the weight that an encoder declares for its vectors in short requests; 1 if it declares none."""
+    weight: float = getattr(encoder, "short_weight", 1.0)
+    return weight
 
 
 NAMED_VIEWS: Final = ("short", "name", "sentence")  # texts of a tool whose vectors are averaged

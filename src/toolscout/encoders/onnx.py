@@ -114,9 +114,11 @@ class OnnxEncoder:
         prompts: of the manifest, or what the user wrote instead.
         languages: None, because the folder does not say what the model understands.
         max_tokens: maximum tokens of a text.
+        short_weight: see `Encoder`; chosen on dev for three models (LAB.md of 2026-11-28).
     """
 
     cheap = False
+    short_weight = 3.0
     languages: frozenset[str] | None = None
 
     def __init__(self, folder: str | Path) -> None:
@@ -262,6 +264,7 @@ class CompactEncoder:
     """
 
     cheap = False
+    short_weight = OnnxEncoder.short_weight
 
     def __init__(self, folder: str = "") -> None:
         """Load an ONNX folder written by `toolscout export-encoder`.

@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from toolscout.arrays import Vectors
-from toolscout.encoders import Encoder
+from toolscout.encoders import Encoder, get_short_weight
 from toolscout.errors import ConfigError
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.indexes.bm25 import BM25, CODE_SETTINGS, PLAIN_SETTINGS, BM25Settings
@@ -164,7 +164,7 @@ class Hybrid(_Plain):
         fused: Stage = Fuse(
             Retrieve(words, label="bm25", mask=catalogue.mask, depth=DEPTH, wording=wording),
             search_standard_scores(resources, catalogue, encoder, options.style, encode, wording),
-            by=add_standard_scores,
+            by=functools.partial(add_standard_scores, short_weight=get_short_weight(encoder)),
         )
         if resources.settings.uses("sources"):
             fused = fused >> PreferSources(catalogue)

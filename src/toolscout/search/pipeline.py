@@ -43,6 +43,7 @@ __all__ = [
     "newest",
     "order",
     "reciprocal_rank",
+    "weigh_meaning",
     "words_and_meaning",
 ]
 
@@ -52,6 +53,7 @@ Ranking = Sequence[tuple[str, float]]
 DEPTH: Final = 100  # candidates of each ranking that are fused
 WEIGHT: Final = 5.0  # what the nearest tool gets, in units of a BM25 score; see `words_and_meaning`
 STANDARD_WEIGHT: Final = 1.0  # BM25 score that equals one standard deviation; chosen on train and dev (LAB.md)
+SHORT_WORDS: Final = 15  # a request of at most so many words is short; few of them are words of the tool
 GIVEN: Final = frozenset({"query", "k", "visible"})  # fields that every search has before the first stage
 
 
@@ -340,10 +342,15 @@ def reciprocal_rank(rankings: Sequence[Ranking], search: Answer, constant: float
     return scores
 
 
+def weigh_meaning(query: str, short_weight: float) -> float:
+    """Return the weight of standard scores for a query: `short_weight`, the encoder's, if the query is short."""
+    return short_weight if len(query.split(None, SHORT_WORDS)) <= SHORT_WORDS else STANDARD_WEIGHT
+
+
 def add_standard_scores(
-    rankings: Sequence[Ranking], search: Answer, *, weight: float = STANDARD_WEIGHT
+    rankings: Sequence[Ranking], search: Answer, *, short_weight: float = STANDARD_WEIGHT
 ) -> dict[str, float]:
-    """Score each tool by BM25 + `weight` · standard score, over the tools of either ranking.
+    """Score each tool by BM25 + weight · standard score, over the tools of either ranking.
 
     A standard score says how many standard deviations a tool is nearer to the query than the average tool
     (`indexes.exact.StandardScores`). The balance between the two follows the query. If rare words match, the BM25
@@ -353,10 +360,12 @@ def add_standard_scores(
 
     Args:
         rankings: the BM25 ranking and the encoder's standard scores, best first, each cut at `DEPTH`.
-        search: not used.
-        weight: BM25 score that equals one standard deviation; 0.2 more or less change little.
+        search: has the query, whose length decides the weight (`weigh_meaning`).
+        short_weight: BM25 score that equals one standard deviation if the query is short. For others it is
+            `STANDARD_WEIGHT`, where 0.2 more or less change little.
     """
     words, meaning = rankings
+    weight = weigh_meaning(search.query, short_weight)
     scores = dict(words)
     for tool_id, standard_score in meaning:
         scores[tool_id] = scores.get(tool_id, 0.0) + weight * max(0.0, standard_score)

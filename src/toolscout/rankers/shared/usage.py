@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from toolscout.arrays import Mask, Places, Scores, Vectors
-from toolscout.encoders import Encoder
+from toolscout.encoders import Encoder, get_short_weight
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.journal.evidence import Example
 from toolscout.home.models.model_store import Model
@@ -31,7 +31,7 @@ from toolscout.indexes.bm25 import BM25
 from toolscout.indexes.exact import MIN_COSINE_DEVIATION, Exact
 from toolscout.rankers import Amount, Positive
 from toolscout.search.home_resources import index_words
-from toolscout.search.pipeline import DEPTH, STANDARD_WEIGHT, WEIGHT, Retrieve, Stage
+from toolscout.search.pipeline import DEPTH, WEIGHT, Retrieve, Stage, weigh_meaning
 from toolscout.search.resources import LiveEvidence, Resources
 from toolscout.types import Explanation, Tool
 
@@ -187,7 +187,8 @@ class HybridScorer(DescriptionScorer):
     def scores(self, text: str, row: Vectors) -> Scores:
         """Return BM25 + standard score, `(tools,)`; see `search.pipeline.add_standard_scores`."""
         scores = np.asarray(self.words.scores(text), dtype=np.float64)
-        return scores + STANDARD_WEIGHT * compute_standard_scores(self.meaning, row)
+        weight = weigh_meaning(text, get_short_weight(self.encoder))
+        return scores + weight * compute_standard_scores(self.meaning, row)
 
 
 def compute_standard_scores(index: Exact, row: Vectors) -> Scores:
