@@ -6,9 +6,13 @@ import pytest
 from toolscout.encoders import get_short_weight, unit_rows
 from toolscout.encoders.onnx import CompactEncoder, OnnxEncoder
 from toolscout.encoders.static import load_static
+from toolscout.home.catalogue.store import Catalogue
 from toolscout.indexes.exact import Exact, StandardScores
+from toolscout.recipes.registry import build
+from toolscout.search.home_resources import HomeResources
 from toolscout.search.pipeline import WEIGHT, add_standard_scores, words_and_meaning
-from toolscout.types import Search
+from toolscout.testing import HashEncoder
+from toolscout.types import Search, Tool
 
 SEARCH = Search(query="any")
 
@@ -68,6 +72,23 @@ def test_the_encoders_weight_counts_in_short_requests_only(words: int, weight: f
     search = Search(query=" ".join(["word"] * words))
     scores = add_standard_scores([[("said", 3.0)], [("meant", 2.0)]], search, short_weight=2.0)
     assert scores == pytest.approx({"said": 3.0, "meant": 2.0 * weight})
+
+
+def test_hybrid_takes_the_weight_that_the_encoder_declares() -> None:
+    catalogue = Catalogue.of(
+        [Tool(id="t/other", name="other", description="sunny"), Tool(id="t/rain", name="rain", description="drums")]
+    )
+    gains = []
+    for weight in (1.0, 3.0):
+        encoder = HashEncoder()
+        encoder.short_weight = weight  # type: ignore[attr-defined]
+        points = []
+        for recipe in ("bm25", "hybrid"):
+            [answer] = build(recipe, catalogue, HomeResources(encoder))([Search(query="rain", k=5)])
+            points += [hit.score for hit in answer.hits if hit.id == "t/rain"]
+        gains.append(points[1] - points[0])
+    assert gains[1] == pytest.approx(3 * gains[0])
+    assert gains[0] > 0
 
 
 def test_a_transformer_has_more_weight_in_short_requests_than_the_bundled_table() -> None:
