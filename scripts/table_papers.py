@@ -215,6 +215,22 @@ def tabulate_stage_costs(words: Sequence[str]) -> list[str]:
     return lay_out(["recipe", "processor time of a search, ms", "memory of the process, GB"], rows)
 
 
+def tabulate_paper_seeds(words: Sequence[str]) -> list[str]:
+    """Each idea's gain over the simpler method on each dataset, in the mean over the seeds, with interval and p."""
+    path = RESULTS / "paper-seeds.json"
+    ideas = json.loads(path.read_text())["ideas"] if path.exists() else {}
+    if not ideas:
+        return []
+
+    def show(test: dict[str, Any]) -> str:
+        low, high = (100 * end for end in test["ci95"])
+        return f"{100 * test['difference']:+.1f} ({low:+.1f} to {high:+.1f}; {test['p_holm']:.3f})"
+
+    names = next(iter(ideas.values()))
+    rows = [[name, *(show(figures[name][words[0]]) for figures in ideas.values())] for name in names]
+    return lay_out([f"{words[0]} (95 %; p)", *(f"`{recipe}`" for recipe in ideas)], rows)
+
+
 def tabulate_feedback_rounds(words: Sequence[str]) -> list[str]:
     """Quality and seconds after each round of feedback with the small language model."""
     record = json.loads((RESULTS / "language-model.json").read_text())["feedback"]["figures"]
@@ -276,6 +292,7 @@ PAPER_KINDS: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "query-words": tabulate_query_words,
     "stage-costs": tabulate_stage_costs,
     "feedback-rounds": tabulate_feedback_rounds,
+    "paper-seeds": tabulate_paper_seeds,
     "case": quote_case,
     "subsets": tabulate_subsets,
     "dev": tabulate_dev,

@@ -30,6 +30,8 @@ characters: a table that is too wide becomes several, each with the first column
     small-model WHAT   runs with a language model of 135M weights (benchmarks/language_model.py): cost or figures
     query-words all    length and words of queries (benchmarks/query_words.py)
     stage-costs all    processor time and memory of a search (benchmarks/stage_costs.py)
+    paper-seeds MEASURE
+                       gain of each paper's idea on six sets, over three seeds (benchmarks/paper_seeds.py)
     feedback-rounds all
                        each round of feedback with the small model
     case WHAT          texts as examples: queries SET…, polish, feedback or answers
