@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,6 +60,15 @@ def measure_memory() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def measure_memory_in_use() -> int:
+    """The same, after what is free was returned to the system; the C library keeps some of it otherwise."""
+    gc.collect()
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):  # glibc
+        libc.malloc_trim(0)
+    return measure_memory()
+
+
 @pytest.fixture(autouse=True)
 def is_impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(runner, "UNREAD_WAIT_S", 1.0)
@@ -112,7 +123,7 @@ def test_unread_answers_are_bounded_and_given_back(name: str, size: str) -> None
     if size == "large" and name in WAITING:
         assert len(counts) <= 10, "further calls wait"
     assert peak - before < 400 * MIB
-    assert measure_memory() - before < 100 * MIB, "it is given back"
+    assert measure_memory_in_use() - before < 100 * MIB, "it is given back"
 
 
 def test_all_programs_share_a_bound_and_one_that_reads_is_served() -> None:
