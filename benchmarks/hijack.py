@@ -290,7 +290,7 @@ class Remembering:
         return np.array([self.rows[text, kind] for text in texts], np.float32).reshape(len(texts), self.encoder.dim)
 
 
-RESOURCES: list[HomeResources | None] = [None]  # those of --encoder; None: of a fresh installation
+RESOURCES = [HomeResources("static")]  # those of --encoder
 
 
 def searcher(name: str, tools: Sequence[Tool], *, defended: bool) -> Stage:
@@ -434,7 +434,7 @@ def main() -> int:
     if not options.data:
         parser.error("Name the data folder with --data or TOOLSCOUT_DATA.")
     root = Path(options.data)
-    if options.encoder != "static":
+    if options.encoder != "static":  # which is fast enough
         RESOURCES[0] = HomeResources(Remembering(encoders.load(options.encoder, Settings())))
     figures: dict[str, object]
     if options.benign or options.mixed:
@@ -446,7 +446,7 @@ def main() -> int:
         }
         figures, broken = dict(measured), broken_bounds(measured)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    text = json.dumps({"commit": commit, **figures}, indent=1) + "\n"
+    text = json.dumps({"commit": commit, "encoder": options.encoder, **figures}, indent=1) + "\n"
     sys.stdout.write(text)
     if options.out:
         options.out.write_text(text)

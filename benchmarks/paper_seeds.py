@@ -4,7 +4,8 @@
     python benchmarks/paper_seeds.py test --data DIR --runs DIR     writes results/paper-seeds.json
 
 The value of a query is the mean over the seeds. Differences are paired: the same queries, a sign-flip test, and p
-corrected by Holm over the datasets of an idea. A method that draws nothing at random has one run.
+corrected by Holm over the datasets of an idea. The interval is over queries; the figures of the seeds stand beside it.
+A method that draws nothing at random has one run.
 """
 
 from __future__ import annotations
@@ -54,11 +55,13 @@ def test_idea(data: Path, runs: Path, recipe: str) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for name in SETS:
         dataset = load_dataset(name, data)
-        _, simpler = load_checked(runs, dataset, SIMPLER)
+        base, simpler = load_checked(runs, dataset, SIMPLER)
         loaded = [load_checked(runs, dataset, name_label(recipe, seed)) for seed in SEEDS[recipe]]
-        if any(result["dirty"] for result, _ in loaded):
-            raise SystemExit(f"{name}: {recipe} was run from a tree with changes")
-        figures[name] = {"n_queries": len(simpler.ids), "commits": sorted({str(one["commit"]) for one, _ in loaded})}
+        results = [base, *(result for result, _ in loaded)]
+        if any(result["dirty"] for result in results):
+            raise SystemExit(f"{name}: {recipe} or {SIMPLER} was run from a tree with changes")
+        commits = sorted({str(result["commit"]) for result in results})
+        figures[name] = {"n_queries": len(simpler.ids), "commits": commits}
         for measure in MEASURES:
             by_seed = np.array([per_query.values[measure] for _, per_query in loaded])  # (seeds, queries)
             test = metrics.paired_test(by_seed.mean(axis=0), simpler.values[measure])

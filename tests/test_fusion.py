@@ -8,6 +8,7 @@ from toolscout.encoders.onnx import CompactEncoder, OnnxEncoder
 from toolscout.encoders.static import load_static
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.indexes.exact import Exact, StandardScores
+from toolscout.rankers.shared.usage import HybridScorer
 from toolscout.recipes.registry import build
 from toolscout.search.home_resources import HomeResources
 from toolscout.search.pipeline import WEIGHT, add_standard_scores, words_and_meaning
@@ -89,6 +90,20 @@ def test_hybrid_takes_the_weight_that_the_encoder_declares() -> None:
         gains.append(points[1] - points[0])
     assert gains[1] == pytest.approx(3 * gains[0])
     assert gains[0] > 0
+
+
+@pytest.mark.parametrize("text", ["rain", " ".join(["rain"] * 16)])
+def test_a_fitted_method_scores_descriptions_as_hybrid_does(text: str) -> None:
+    catalogue = Catalogue.of(
+        [Tool(id="t/other", name="other", description="sunny"), Tool(id="t/rain", name="rain", description="drums")]
+    )
+    encoder = HashEncoder()
+    encoder.short_weight = 3.0  # type: ignore[attr-defined]
+    resources = HomeResources(encoder)
+    scorer = HybridScorer.of(resources, catalogue, encoder)
+    [answer] = build("hybrid", catalogue, resources)([Search(query=text, k=5)])
+    [score] = [hit.score for hit in answer.hits if hit.id == "t/rain"]
+    assert scorer.scores(text, scorer.encode([text])[0])[1] == pytest.approx(score)
 
 
 def test_a_transformer_has_more_weight_in_short_requests_than_the_bundled_table() -> None:

@@ -107,7 +107,7 @@ def test_the_hash_encoder_keeps_the_promises_of_an_encoder() -> None:
 
 
 @pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf, "2"])
-def test_an_encoder_with_a_weight_that_is_none_breaks_its_promise(weight: object) -> None:
+def test_an_encoder_with_an_invalid_short_weight_breaks_its_promise(weight: object) -> None:
     encoder = HashEncoder()
     encoder.short_weight = weight  # type: ignore[attr-defined]
     with pytest.raises(AssertionError, match="short_weight"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("toolscout_lab", reason="benchmarks/matrix.py says on which machine it ran, as toolscout-lab does")
+pytest.importorskip("toolscout_lab", reason="benchmarks/matrix.py imports toolscout_lab.machine")
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 

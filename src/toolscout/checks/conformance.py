@@ -169,7 +169,7 @@ def check_encoder(encoder: Encoder) -> None:
     )
     weight = get_short_weight(encoder)
     assert isinstance(weight, (int, float)) and 0 <= weight < math.inf, (
-        f"expected short_weight as a number from 0, found {weight!r}"
+        f"expected short_weight as a finite number of at least 0, found {weight!r}"
     )
 
 

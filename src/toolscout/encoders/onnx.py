@@ -114,7 +114,7 @@ class OnnxEncoder:
         prompts: of the manifest, or what the user wrote instead.
         languages: None, because the folder does not say what the model understands.
         max_tokens: maximum tokens of a text.
-        short_weight: see `Encoder`; chosen on dev for three models (LAB.md of 2026-11-28).
+        short_weight: see `Encoder`; chosen on dev with two models (LAB.md of 2026-11-28).
     """
 
     cheap = False

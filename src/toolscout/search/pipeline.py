@@ -53,7 +53,7 @@ Ranking = Sequence[tuple[str, float]]
 DEPTH: Final = 100  # candidates of each ranking that are fused
 WEIGHT: Final = 5.0  # what the nearest tool gets, in units of a BM25 score; see `words_and_meaning`
 STANDARD_WEIGHT: Final = 1.0  # BM25 score that equals one standard deviation; chosen on train and dev (LAB.md)
-SHORT_WORDS: Final = 15  # a request of at most so many words is short; few of them are words of the tool
+MAX_SHORT_WORDS: Final = 15  # words of a short request, which shares few words with its tool
 GIVEN: Final = frozenset({"query", "k", "visible"})  # fields that every search has before the first stage
 
 
@@ -343,8 +343,13 @@ def reciprocal_rank(rankings: Sequence[Ranking], search: Answer, constant: float
 
 
 def weigh_meaning(query: str, short_weight: float) -> float:
-    """Return the weight of standard scores for a query: `short_weight`, the encoder's, if the query is short."""
-    return short_weight if len(query.split(None, SHORT_WORDS)) <= SHORT_WORDS else STANDARD_WEIGHT
+    """Return the weight of standard scores for a query: `short_weight`, the encoder's, if the query is short.
+
+    Words are what spaces part, and quotations count. So a text in Chinese is short: with tools in English, it shares
+    no words with them anyway.
+    """
+    words = query.split(None, MAX_SHORT_WORDS)
+    return short_weight if len(words) <= MAX_SHORT_WORDS else STANDARD_WEIGHT
 
 
 def add_standard_scores(

@@ -185,7 +185,7 @@ class HybridScorer(DescriptionScorer):
     """Scores as `hybrid` does today, with standard scores. `DescriptionScorer` has the formula of its first version."""
 
     def scores(self, text: str, row: Vectors) -> Scores:
-        """Return BM25 + standard score, `(tools,)`; see `search.pipeline.add_standard_scores`."""
+        """Return BM25 + weight · standard score, `(tools,)`; see `search.pipeline.add_standard_scores`."""
         scores = np.asarray(self.words.scores(text), dtype=np.float64)
         weight = weigh_meaning(text, get_short_weight(self.encoder))
         return scores + weight * compute_standard_scores(self.meaning, row)
