@@ -599,6 +599,8 @@ def test_auto_ends_the_answer_at_the_coverage_that_is_asked_for(tmp_path: Path) 
         "Get me a quote for car insurance. I drive a 2019 Golf.",
         "I'm writing a paper on whales. Give me recent articles.",
         "please be so kind and open the garage",
+        "Use the photo to identify and authenticate the visitor.",
+        "Calculate the balance between cut and fill volumes of the road.",
     ],
 )
 def test_messages_qualities_and_polite_openings_belong_to_their_step(request_text: str) -> None:
