@@ -199,6 +199,11 @@ def test_the_test_notices_a_late_change_and_says_where_it_began() -> None:
     assert test.high > math.log(10_000) and 1_950 <= test.since <= 2_050
 
 
+def test_a_number_ranks_among_those_observed_before_too() -> None:
+    test = ConformalTest([])
+    assert [test.observe(number, 1.0) for number in (1.0, 2.0, 3.0, 0.0)] == pytest.approx([1.0, 1 / 2, 1 / 3, 1.0])
+
+
 def test_equal_numbers_are_ranked_by_chance_alone() -> None:
     test = ConformalTest([0.0] * 99)
     assert test.rank(0.0, 1.0) == 1.0 and test.rank(0.0, 0.01) == pytest.approx(0.01)
